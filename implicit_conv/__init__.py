@@ -117,15 +117,17 @@ _MODULES = (
 _DOORS = ("blocks", "cubed", "dask", "ndimage", "signal", "torch")
 
 
-def __getattr__(name: str) -> object:
-    if name in (*_DOORS, "ptx", "tma"):
-        return importlib.import_module(f"implicit_conv.{name}")
-    for module in _MODULES if name in __all__ else ():
-        names = vars(importlib.import_module(f"implicit_conv.{module}"))
-        if name in names:
-            globals()[name] = names[name]
-            return names[name]
-    raise AttributeError(f"module 'implicit_conv' has no attribute {name!r}")
+if not TYPE_CHECKING:  # type checkers would believe that it has any name
+
+    def __getattr__(name: str) -> object:
+        if name in (*_DOORS, "ptx", "tma"):
+            return importlib.import_module(f"implicit_conv.{name}")
+        for module in _MODULES if name in __all__ else ():
+            names = vars(importlib.import_module(f"implicit_conv.{module}"))
+            if name in names:
+                globals()[name] = names[name]
+                return names[name]
+        raise AttributeError(f"module 'implicit_conv' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -14,11 +14,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from types import EllipsisType, TracebackType
+from typing import Literal
 
 from implicit_conv.cache import cached_property
 from implicit_conv.kernels.disk_folder import largest_folder
 from implicit_conv.kernels.sources import COMPILERS, TRANSLATOR
-from implicit_conv.problem.options import ALGORITHMS
+from implicit_conv.problem.options import ALGORITHMS, Algorithm
 
 PREFIX = "IMPLICIT_CONV_"
 VARIABLES = (
@@ -311,10 +312,10 @@ if hasattr(os, "register_at_fork"):
 def config(
     *,
     device: str | EllipsisType | None = ...,
-    algorithm: str | EllipsisType | None = ...,
+    algorithm: Algorithm | EllipsisType | None = ...,
     num_threads: int | EllipsisType | None = ...,
-    subnormals: str | EllipsisType | None = ...,
-    compiler: str | EllipsisType | None = ...,
+    subnormals: Literal["keep", "flush"] | EllipsisType | None = ...,
+    compiler: Literal["translator", "njit"] | EllipsisType | None = ...,
 ) -> Setting:
     """Change settings: ``config(num_threads=4)`` for the process, ``with config(num_threads=1):``
     for a block.

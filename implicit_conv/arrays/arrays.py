@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,40 @@ from implicit_conv.errors import QUOTED, DTypeError, PlanError, ShapeError
 from implicit_conv.kernels.preparation import first, imports
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # with defaults, which Python has from 3.13 on
+
     from implicit_conv.arrays.dlpack import ForeignArray
+
+    Y = TypeVar("Y", default=NDArray[Any])  # the kind of array that comes out
+    Y_co = TypeVar("Y_co", covariant=True)
+
+    class NumpyArray(Protocol[Y_co]):
+        """An array of numpy: from it comes an array of any dtype."""
+
+        @property
+        def base(self) -> Y_co | None:
+            """The array whose memory it has."""
+
+    class TorchTensor(Protocol[Y_co]):
+        """A tensor of torch: from a Parameter comes a tensor."""
+
+        def contiguous(self) -> Y_co:
+            """The tensor, or a contiguous copy."""
+
+    class JaxArray(Protocol[Y_co]):
+        """An array of JAX."""
+
+        def block_until_ready(self) -> Y_co:
+            """The array, once it is computed."""
+
+    # What comes in where a Y comes out. Each library is known by a method that the others do not
+    # have, so that type checkers need none of them, and look at the array alone.
+    Operand: TypeAlias = NumpyArray[Y] | TorchTensor[Y] | JaxArray[Y] | Sequence[object]
+else:
+    from typing import TypeVar
+
+    Y = TypeVar("Y")
+    Operand = Y | object  # takes no time to make, and typing.get_type_hints needs it
 
 Array = NDArray[Any]
 CPU_DEVICES = (1, 3, 11)  # DLPack's device types of a CPU's memory: plain, pinned by CUDA or ROCm

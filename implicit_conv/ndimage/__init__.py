@@ -27,11 +27,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from implicit_conv.ndimage import conventions
 from implicit_conv.ndimage.conventions import Conventions
 from implicit_conv.ndimage.entries import STRICT, Patch, scipy_filters_on, unpatch
+from implicit_conv.problem.options import Precision
 
 FILTERS = (
     "convolve",
@@ -54,7 +55,7 @@ OPTIONS = {field.name: field.default for field in dataclasses.fields(Conventions
 __all__ = [*FILTERS, "patch", "unpatch"]  # noqa: PLE0604
 
 
-def patch(precision: str = STRICT) -> Patch:
+def patch(precision: Precision = STRICT) -> Patch:
     """Let scipy.ndimage's filters be computed here, for all that call them.
 
     Parameters
@@ -93,7 +94,7 @@ def _filter(name: str) -> Any:
     original = getattr(scipy.ndimage, name)
     signature = inspect.signature(original)
 
-    def function(precision: str, nan: str, **arguments: Any) -> Any:
+    def function(precision: Precision, nan: str, **arguments: Any) -> Any:
         bound = signature.bind(**arguments)
         return getattr(scipy_filters_on(precision, nan), name)(*bound.args, **bound.kwargs)
 
@@ -117,11 +118,15 @@ def _filter(name: str) -> Any:
     return filtered
 
 
-def __getattr__(name: str) -> Any:
-    if name not in FILTERS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = _filter(name)
-    return globals()[name]
+if TYPE_CHECKING:
+    from implicit_conv.ndimage.signatures import *  # noqa: F403
+else:
+
+    def __getattr__(name: str) -> Any:
+        if name not in FILTERS:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = _filter(name)
+        return globals()[name]
 
 
 def __dir__() -> list[str]:

@@ -22,6 +22,7 @@ from implicit_conv.errors import PlanError
 from implicit_conv.ndimage import filters, single, worth
 from implicit_conv.ndimage.boxes import SYNONYMS
 from implicit_conv.ndimage.conventions import PROPAGATE
+from implicit_conv.problem.options import PRECISIONS, Precision
 
 try:
     from scipy.ndimage import _filters as scipy_filters
@@ -30,8 +31,7 @@ except ImportError as error:
         "implicit_conv.ndimage needs scipy 1.11 or newer: pip install 'scipy>=1.11'"
     ) from error
 
-STRICT = "strict"
-PRECISIONS = (STRICT, "standard", "fast")
+STRICT: Precision = "strict"
 COMPILED = scipy_filters._nd_image
 
 
@@ -52,7 +52,7 @@ class Entries:
         The precision is unknown (a ValueError).
     """
 
-    def __init__(self, precision: str, nan: str = PROPAGATE) -> None:
+    def __init__(self, precision: Precision, nan: str = PROPAGATE) -> None:
         if precision not in PRECISIONS:
             raise PlanError(f"precision is {precision!r}; it must be one of {PRECISIONS}")
         self._precision, self._nan = precision, nan
@@ -128,7 +128,7 @@ class Entries:
 
 
 @functools.cache
-def scipy_filters_on(precision: str, nan: str = PROPAGATE) -> ModuleType:
+def scipy_filters_on(precision: Precision, nan: str = PROPAGATE) -> ModuleType:
     """A copy of scipy's module of filters that calls these `Entries`."""
     entries = Entries(precision, nan)
     spec = importlib.util.find_spec(scipy_filters.__name__)
@@ -143,7 +143,7 @@ def scipy_filters_on(precision: str, nan: str = PROPAGATE) -> ModuleType:
 class Patch:
     """scipy.ndimage with these entries, until `undo` or the end of a `with` block."""
 
-    def __init__(self, precision: str) -> None:
+    def __init__(self, precision: Precision) -> None:
         entries = Entries(precision)
         self._before = scipy_filters._nd_image
         scipy_filters._nd_image = entries

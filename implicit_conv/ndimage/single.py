@@ -9,8 +9,9 @@ import numpy as np
 from implicit_conv.arrays.arrays import Array
 from implicit_conv.ndimage.boxes import CONSTANT, MIRROR, NEAREST, REFLECT, WRAP
 from implicit_conv.operators.conv import conv2d, conv3d
+from implicit_conv.problem.options import PaddingMode, Precision
 
-PADDING_MODES = {
+PADDING_MODES: dict[int, PaddingMode] = {
     NEAREST: "replicate",
     WRAP: "circular",
     REFLECT: "symmetric",
@@ -39,7 +40,7 @@ def correlate(
     mode: int,
     cval: float,
     origins: Sequence[int],
-    precision: str,
+    precision: Precision,
 ) -> None:
     """Compute a correlation."""
     before = [size // 2 + origin for size, origin in zip(weights.shape, origins, strict=True)]

@@ -6,11 +6,12 @@ import copy
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
 from implicit_conv.arrays.arrays import Array
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
 from implicit_conv.operators.conv import conv1d
-from implicit_conv.problem.options import WEIGHT_LAYOUTS_OF, Activation
+from implicit_conv.problem.options import WEIGHT_LAYOUTS_OF, Activation, Precision, WeightLayout
 
 
 class CausalConv1d:
@@ -47,17 +48,17 @@ class CausalConv1d:
 
     def __init__(
         self,
-        w: Any,
-        bias: Any = None,
+        w: ArrayLike,
+        bias: ArrayLike | None = None,
         stride: int = 1,
         dilation: int = 1,
         groups: int = 1,
         *,
-        weight_layout: str = "KCS",
+        weight_layout: WeightLayout = "KCS",
         activation: Activation = None,
-        scale: Any = None,
-        out_dtype: object = None,
-        precision: str = "strict",
+        scale: ArrayLike | None = None,
+        out_dtype: DTypeLike | None = None,
+        precision: Precision = "strict",
     ) -> None:
         for name, value in (("stride", stride), ("dilation", dilation)):
             if not isinstance(value, (int, np.integer)) or value < 1:
@@ -92,7 +93,7 @@ class CausalConv1d:
         """A convolution in the same state, which goes its own way from here."""
         return copy.copy(self)  # arrays of the state are replaced, never written
 
-    def chunk(self, x: Any) -> Array:
+    def chunk(self, x: ArrayLike) -> Array:
         """The outputs that the next samples complete.
 
         Parameters
@@ -125,7 +126,7 @@ class CausalConv1d:
         self._wait += count * self._stride - size
         return y
 
-    def step(self, x: Any) -> Array | None:
+    def step(self, x: ArrayLike) -> Array | None:
         """The output that the next sample completes, or None if the stride skips it.
 
         Parameters

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from implicit_conv.arrays.arrays import Array, as_array, ordered
+from implicit_conv.arrays.arrays import Array, Operand, Y, as_array, ordered
 from implicit_conv.arrays.libraries import as_library_of
 from implicit_conv.errors import DTypeError, ShapeError
-from implicit_conv.problem.options import LAYOUTS_OF, SPACE
+from implicit_conv.problem.options import LAYOUTS_OF, SPACE, Layout
 from implicit_conv.problem.parse import (
     MOST_ELEMENTS,
+    Ints,
     Padding,
     check_elements,
     frozen,
@@ -33,15 +34,15 @@ SUMS = {"float16": "float32", "bfloat16": "float32"}  # dtypes whose sums have a
 
 
 def im2col(
-    x: object,
-    kernel: int | Sequence[int],
+    x: Operand[Y],
+    kernel: Ints,
     *,
-    stride: int | Sequence[int] = 1,
+    stride: Ints = 1,
     padding: Padding = 0,
-    dilation: int | Sequence[int] = 1,
+    dilation: Ints = 1,
     groups: int = 1,
-    layout: str | None = None,
-) -> Array:
+    layout: Layout | None = None,
+) -> Y:
     """The windows of `x` as the rows of a matrix.
 
     Parameters
@@ -86,21 +87,20 @@ def im2col(
     columns = np.zeros(_extents(problem), array.dtype)
     for source, target in window_copies(problem, pixels, columns):
         target[...] = source
-    matrix: Array = as_library_of(x, columns.reshape(_matrix(problem)))
-    return matrix
+    return as_library_of(x, columns.reshape(_matrix(problem)))  # type: ignore[no-any-return]
 
 
 def col2im(
-    cols: object,
+    cols: Operand[Y],
     input_shape: Sequence[int],
-    kernel: int | Sequence[int],
+    kernel: Ints,
     *,
-    stride: int | Sequence[int] = 1,
+    stride: Ints = 1,
     padding: Padding = 0,
-    dilation: int | Sequence[int] = 1,
+    dilation: Ints = 1,
     groups: int = 1,
-    layout: str | None = None,
-) -> Array:
+    layout: Layout | None = None,
+) -> Y:
     """The image in which each pixel is the sum of the entries that `im2col` copies it to.
 
     This is the adjoint of `im2col`, not its inverse. Entries are added in the order of (r, s), so
@@ -138,8 +138,7 @@ def col2im(
     pixels, columns = _pixels(problem, image), array.reshape(_extents(problem))
     for target, source in window_copies(problem, pixels, columns):
         np.add(target, source, out=target)
-    x: Array = as_library_of(cols, _rounded(image, array.dtype))
-    return x
+    return as_library_of(cols, _rounded(image, array.dtype))  # type: ignore[no-any-return]
 
 
 def _sum_dtype(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from numpy.typing import ArrayLike, DTypeLike
+
 from implicit_conv import cache
-from implicit_conv.arrays.arrays import Array, dtype_name
+from implicit_conv.arrays.arrays import Array, Operand, Y, dtype_name
 from implicit_conv.cache import PLANS
-from implicit_conv.cpu.candidates.candidate import Request
 from implicit_conv.cpu.engines import engine as cpu_engine
 from implicit_conv.errors import PlanError
-from implicit_conv.kernels.preparation import first
 from implicit_conv.operators.dispatch import (
     CONVOLUTION,
     LAYOUTS,
@@ -21,37 +21,48 @@ from implicit_conv.operators.dispatch import (
     Shape,
     Task,
     make_plan,
+    plan_real_or_complex,
     run,
+    with_rank,
 )
 from implicit_conv.operators.plan import Engine, Plan
 from implicit_conv.problem.operand_checks import check_dtypes
-from implicit_conv.problem.options import COMPLEX_PARTS, DTYPES, Activation
-from implicit_conv.problem.parse import Padding, parse_max_workspace, parse_padding_mode
+from implicit_conv.problem.options import (
+    COMPLEX_PARTS,
+    DTYPES,
+    Activation,
+    Algorithm,
+    Layout,
+    PaddingMode,
+    Precision,
+    WeightLayout,
+)
+from implicit_conv.problem.parse import Ints, Padding, parse_max_workspace, parse_padding_mode
 from implicit_conv.problem.problem import Problem
 
 
 def conv2d(
-    x: Any,
-    w: Any,
-    bias: object = None,
-    stride: int | Sequence[int] = 1,
+    x: Operand[Y],
+    w: ArrayLike,
+    bias: ArrayLike | None = None,
+    stride: Ints = 1,
     padding: Padding = 0,
-    dilation: int | Sequence[int] = 1,
+    dilation: Ints = 1,
     groups: int = 1,
     *,
-    layout: str | None = None,
-    weight_layout: str | None = None,
-    padding_mode: str = "zeros",
+    layout: Layout | None = None,
+    weight_layout: WeightLayout | None = None,
+    padding_mode: PaddingMode = "zeros",
     activation: Activation = None,
-    scale: object = None,
-    residual: object = None,
+    scale: ArrayLike | None = None,
+    residual: ArrayLike | None = None,
     out: Array | None = None,
-    out_dtype: object = None,
-    precision: str = "standard",
-    algorithm: str = "auto",
+    out_dtype: DTypeLike | None = None,
+    precision: Precision = "standard",
+    algorithm: Algorithm = "auto",
     max_workspace: int | None = None,
     device: str | None = None,
-) -> Array:
+) -> Y:
     """2-d convolution: ``y = activation(scale * conv(x, w) + bias + residual)``.
 
     This is cross-correlation, as in all deep-learning libraries: the filter is NOT flipped
@@ -73,7 +84,8 @@ def conv2d(
     padding : int, one for each of H, W, a (low, high) pair for each, or a name
         Negative values crop. "valid" pads nothing. "same" pads so that the output has
         ceil(size / stride) pixels, and puts an odd pixel on the high side; "same_lower" puts it on
-        the low side. "full" keeps every window that touches the image. "causal" pads the low side.
+        the low side. "full" keeps every window that touches the image. "causal" pads the low side,
+        so that no output depends on a later pixel.
     groups : int
         C and K are divided into `groups` equal parts, and each part of y depends on one part of x.
     layout : "NCHW" (default) or "NHWC"
@@ -101,7 +113,7 @@ def conv2d(
         The most bytes of scratch memory and packed filter that a call takes besides its arrays.
     device : None, "cpu", "cuda" or "cuda:1"
         The device that convolves numpy arrays; None is the CPU, unless `config` or the environment
-        names a GPU.
+        names a GPU. Of all functions, GPUs compute conv2d alone; others raise a PlanError.
 
     Returns
     -------
@@ -134,191 +146,50 @@ def conv2d(
     window = stride, padding, dilation, groups
     own = layout, weight_layout, padding_mode, activation, out_dtype
     method = precision, algorithm, max_workspace, device
-    return run(CONV[2], x, w, bias, scale, residual, out, window, own, method)
+    return run(CONV2D, x, w, bias, scale, residual, out, window, own, method)  # type: ignore[no-any-return]
 
 
-def conv1d(
-    x: Any,
-    w: Any,
-    bias: object = None,
-    stride: int | Sequence[int] = 1,
-    padding: Padding = 0,
-    dilation: int | Sequence[int] = 1,
-    groups: int = 1,
-    *,
-    layout: str | None = None,
-    weight_layout: str | None = None,
-    padding_mode: str = "zeros",
-    activation: Activation = None,
-    scale: object = None,
-    residual: object = None,
-    out: Array | None = None,
-    out_dtype: object = None,
-    precision: str = "standard",
-    algorithm: str = "auto",
-    max_workspace: int | None = None,
-    device: str | None = None,
-) -> Array:
-    """1-d convolution: ``y = activation(scale * conv(x, w) + bias + residual)``.
-
-    This is cross-correlation: the filter is NOT flipped. What `conv2d` says holds here too, with
-    one spatial axis.
-
-    Parameters
-    ----------
-    x : array of shape (N, C, W), or in `layout`; the batch axis may be missing
-    w : array of shape (K, C / groups, S), or in `weight_layout`
-    bias, activation, scale, residual, out, out_dtype, precision, algorithm,
-    max_workspace, device
-        As in `conv2d`.
-    stride, dilation : int
-    padding : int, a (low, high) pair as in ``((2, 0),)``, or a name
-        As in `conv2d`; "causal" pads so that no output depends on a later pixel.
-    groups : int
-    layout : "NCW" (default) or "NWC"
-    weight_layout : "KCS" (default), "KSC" or "SCK"
-    padding_mode : "zeros" (default), "reflect", "symmetric", "replicate" or "circular"
-        As in `conv2d`.
-
-    Returns
-    -------
-    y : array of shape (N, K, Q), or in `layout`, of the library of `x`
-        Q = (W + pad_low + pad_high - (S - 1) * dilation - 1) // stride + 1.
-
-    Raises
-    ------
-    ShapeError, DTypeError, PlanError
-        As in `conv2d`. An array on a GPU, or a GPU as `device`, is a PlanError: GPUs compute conv2d
-        alone.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from implicit_conv import conv1d
-    >>> x = np.arange(6, dtype=np.float32).reshape(1, 1, 6)
-    >>> conv1d(x, np.ones((1, 1, 3), np.float32), padding="causal")
-    array([[[ 0.,  1.,  3.,  6.,  9., 12.]]], dtype=float32)
-    >>> conv1d(x, np.ones((1, 1, 3), np.float32), padding=1, padding_mode="circular")
-    array([[[ 6.,  3.,  6.,  9., 12.,  9.]]], dtype=float32)
-    """
-    window = stride, padding, dilation, groups
-    own = layout, weight_layout, padding_mode, activation, out_dtype
-    method = precision, algorithm, max_workspace, device
-    return run(CONV[1], x, w, bias, scale, residual, out, window, own, method)
-
-
-def conv3d(
-    x: Any,
-    w: Any,
-    bias: object = None,
-    stride: int | Sequence[int] = 1,
-    padding: Padding = 0,
-    dilation: int | Sequence[int] = 1,
-    groups: int = 1,
-    *,
-    layout: str | None = None,
-    weight_layout: str | None = None,
-    padding_mode: str = "zeros",
-    activation: Activation = None,
-    scale: object = None,
-    residual: object = None,
-    out: Array | None = None,
-    out_dtype: object = None,
-    precision: str = "standard",
-    algorithm: str = "auto",
-    max_workspace: int | None = None,
-    device: str | None = None,
-) -> Array:
-    """3-d convolution: ``y = activation(scale * conv(x, w) + bias + residual)``.
-
-    This is cross-correlation: the filter is NOT flipped. What `conv2d` says holds here too, with
-    three spatial axes.
-
-    Parameters
-    ----------
-    x : array of shape (N, C, D, H, W), or in `layout`; the batch axis may be missing
-    w : array of shape (K, C / groups, T, R, S), or in `weight_layout`
-    bias, activation, scale, residual, out, out_dtype, precision, algorithm,
-    max_workspace, device
-        As in `conv2d`.
-    stride, dilation : int, or one for each of D, H, W
-    padding : int, one for each of D, H, W, a (low, high) pair for each, or a name
-        As in `conv2d`.
-    groups : int
-    layout : "NCDHW" (default) or "NDHWC"
-    weight_layout : "KCTRS" (default), "KTRSC" or "TRSCK"
-    padding_mode : "zeros" (default), "reflect", "symmetric", "replicate" or "circular"
-        As in `conv2d`.
-
-    Returns
-    -------
-    y : array of shape (N, K, Z, P, Q), or in `layout`, of the library of `x`
-        Z = (D + pad_low + pad_high - (T - 1) * dilation - 1) // stride + 1; the same formula gives
-        P and Q.
-
-    Raises
-    ------
-    ShapeError, DTypeError, PlanError
-        As in `conv2d`. An array on a GPU, or a GPU as `device`, is a PlanError: GPUs compute conv2d
-        alone.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from implicit_conv import conv3d
-    >>> x = np.ones((1, 2, 4, 5, 6), np.float32)
-    >>> conv3d(x, np.ones((3, 2, 3, 3, 3), np.float32), padding="same").shape
-    (1, 3, 4, 5, 6)
-    """
-    window = stride, padding, dilation, groups
-    own = layout, weight_layout, padding_mode, activation, out_dtype
-    method = precision, algorithm, max_workspace, device
-    return run(CONV[3], x, w, bias, scale, residual, out, window, own, method)
+conv1d, conv3d = with_rank(conv2d, 1), with_rank(conv2d, 3)
 
 
 def plan_conv2d(
     x_shape: Sequence[int],
     w_shape: Sequence[int],
-    dtype: object = "float32",
+    dtype: DTypeLike = "float32",
     *,
-    w_dtype: object = None,
-    stride: int | Sequence[int] = 1,
+    w_dtype: DTypeLike | None = None,
+    stride: Ints = 1,
     padding: Padding = 0,
-    dilation: int | Sequence[int] = 1,
+    dilation: Ints = 1,
     groups: int = 1,
-    layout: str | None = None,
-    weight_layout: str | None = None,
-    padding_mode: str = "zeros",
+    layout: Layout | None = None,
+    weight_layout: WeightLayout | None = None,
+    padding_mode: PaddingMode = "zeros",
     activation: Activation = None,
-    out_dtype: object = None,
-    precision: str = "standard",
-    algorithm: str = "auto",
+    out_dtype: DTypeLike | None = None,
+    precision: Precision = "standard",
+    algorithm: Algorithm = "auto",
     max_workspace: int | None = None,
     device: str | None = None,
 ) -> Plan:
     """Plan how `conv2d` computes arrays of these shapes.
 
-    The other parameters, and the errors raised, are those of `conv2d`. `device` may also name the
-    target of a GPU that this machine does not have, such as "sm_90a" or "sm_120".
+    The other parameters, and the errors raised, are those of `conv2d`; a shape that is no sequence
+    is a TypeError. `device` may also name the target of a GPU that this machine does not have, such
+    as "sm_90a" or "sm_120".
 
     Parameters
     ----------
     x_shape : sequence of 4 ints, or 3 without the batch axis, in `layout`
     w_shape : sequence of 4 ints, in `weight_layout`
-    dtype : dtype of `x`
-    w_dtype : dtype of `w`, optional
-        It is `dtype` by default; only integers may differ.
+    dtype, w_dtype : dtypes of `x` and `w`
+        `w_dtype` is `dtype` by default; only integers may differ.
 
     Returns
     -------
     plan : Plan
         ``plan(x, w, bias)`` convolves, with a filter that is plain or comes from ``plan.pack(w)``;
         ``plan.explain()`` says what runs, and ``plan.trace()`` lists its loads.
-
-    Raises
-    ------
-    TypeError
-        A shape is not a sequence, or is the array itself, or an option is not hashable.
 
     Examples
     --------
@@ -327,127 +198,23 @@ def plan_conv2d(
     >>> plan.problem.output
     (56, 56)
     """
-    return make_plan(CONV[2], **locals())
+    return make_plan(CONV2D, **locals())
 
 
-def plan_conv1d(
-    x_shape: Sequence[int],
-    w_shape: Sequence[int],
-    dtype: object = "float32",
-    *,
-    w_dtype: object = None,
-    stride: int | Sequence[int] = 1,
-    padding: Padding = 0,
-    dilation: int | Sequence[int] = 1,
-    groups: int = 1,
-    layout: str | None = None,
-    weight_layout: str | None = None,
-    padding_mode: str = "zeros",
-    activation: Activation = None,
-    out_dtype: object = None,
-    precision: str = "standard",
-    algorithm: str = "auto",
-    max_workspace: int | None = None,
-    device: str | None = None,
-) -> Plan:
-    """Plan how `conv1d` computes arrays of these shapes.
-
-    The other parameters, and the errors raised, are those of `conv1d`.
-
-    Parameters
-    ----------
-    x_shape : sequence of 3 ints, or 2 without the batch axis, in `layout`
-    w_shape : sequence of 3 ints, in `weight_layout`
-    dtype : dtype of `x`
-    w_dtype : dtype of `w`, optional
-        It is `dtype` by default; only integers may differ.
-
-    Returns
-    -------
-    plan : Plan
-        As in `plan_conv2d`.
-
-    Raises
-    ------
-    TypeError
-        A shape is not a sequence, or is the array itself, or an option is not hashable.
-    """
-    return make_plan(CONV[1], **locals())
-
-
-def plan_conv3d(
-    x_shape: Sequence[int],
-    w_shape: Sequence[int],
-    dtype: object = "float32",
-    *,
-    w_dtype: object = None,
-    stride: int | Sequence[int] = 1,
-    padding: Padding = 0,
-    dilation: int | Sequence[int] = 1,
-    groups: int = 1,
-    layout: str | None = None,
-    weight_layout: str | None = None,
-    padding_mode: str = "zeros",
-    activation: Activation = None,
-    out_dtype: object = None,
-    precision: str = "standard",
-    algorithm: str = "auto",
-    max_workspace: int | None = None,
-    device: str | None = None,
-) -> Plan:
-    """Plan how `conv3d` computes arrays of these shapes.
-
-    The other parameters, and the errors raised, are those of `conv3d`.
-
-    Parameters
-    ----------
-    x_shape : sequence of 5 ints, or 4 without the batch axis, in `layout`
-    w_shape : sequence of 5 ints, in `weight_layout`
-    dtype : dtype of `x`
-    w_dtype : dtype of `w`, optional
-        It is `dtype` by default; only integers may differ.
-
-    Returns
-    -------
-    plan : Plan
-        As in `plan_conv2d`.
-
-    Raises
-    ------
-    TypeError
-        A shape is not a sequence, or is the array itself, or an option is not hashable.
-    """
-    return make_plan(CONV[3], **locals())
+plan_conv1d, plan_conv3d = with_rank(plan_conv2d, 1), with_rank(plan_conv2d, 3)
 
 
 def _plan(task: Task) -> Engine:
     """Plan a convolution on the CPU."""
-    options, arch, (dtype, w_dtype) = task.options, task.arch, task.dtypes
-    activation, out_dtype = options.activation, options.out_dtype
+    (dtype, w_dtype), given = task.dtypes, task.options.part(CONVOLUTION)
+    served = (*DTYPES, *COMPLEX_PARTS)
     problem = Problem.parse(
-        *task.shapes,
-        dtype,
-        w_dtype=w_dtype,
-        rank=task.rank,
-        dtypes=(*DTYPES, *COMPLEX_PARTS),
-        **options.part(CONVOLUTION),
+        *task.shapes, dtype, w_dtype=w_dtype, rank=task.rank, dtypes=served, **given
     )
-    if problem.is_complex:
-        first("complex numbers")
-        from implicit_conv.cpu.engines.complex_numbers import plan_complex
-
-        def plan_real(real: Problem, request: Request, parts: str) -> cpu_engine.CpuEngine:
-            return cpu_engine.plan(real, arch, request, out_dtype=parts)
-
-        return plan_complex(problem, out_dtype, activation, task.request, plan_real)
-    return cpu_engine.plan(problem, arch, task.request, activation=activation, out_dtype=out_dtype)
+    return plan_real_or_complex(cpu_engine.plan, problem, task)
 
 
-def _plan_on_gpu(
-    shapes: tuple[Shape, Shape],
-    dtypes: tuple[Any, Any],
-    options: Options,
-) -> Plan:
+def _plan_on_gpu(shapes: tuple[Shape, Shape], dtypes: tuple[Any, Any], options: Options) -> Plan:
     """Plan a convolution with two spatial axes on a GPU."""
     from implicit_conv.gpu.plan.candidate import Request as GpuRequest
     from implicit_conv.gpu.run.engine import plan as gpu_plan
@@ -468,12 +235,9 @@ def _plan_on_gpu(
 
 
 OWN = (*LAYOUTS, "padding_mode", "activation", "out_dtype")
-CONV = {
-    rank: Operator(
-        f"conv{rank}d", rank, OWN, _plan, plan_on_gpu=_plan_on_gpu if rank == 2 else None
-    )
-    for rank in (1, 2, 3)
-}
+CONV1D = Operator("conv1d", 1, OWN, _plan)
+CONV2D = Operator("conv2d", 2, OWN, _plan, plan_on_gpu=_plan_on_gpu)
+CONV3D = Operator("conv3d", 3, OWN, _plan)
 
 
 def plan_cache_size() -> int:

@@ -6,54 +6,70 @@ share is here: known calls, the plans that are kept, and the options as one valu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from types import FunctionType
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
+from numpy.typing import DTypeLike
 
-from implicit_conv.arrays.arrays import Array, as_array, dtype_key, dtype_name
+from implicit_conv.arrays.arrays import as_array, dtype_key, dtype_name
 from implicit_conv.arrays.libraries import as_library_of
 from implicit_conv.cache import CALLS, PLANS, keep_call
 from implicit_conv.cpu.candidates.candidate import Request
 from implicit_conv.cpu.machine.arch import CpuArch, cpu_arch
 from implicit_conv.errors import PlanError
-from implicit_conv.kernels.preparation import imports, prepare
+from implicit_conv.kernels.preparation import first, imports, prepare
 from implicit_conv.operators.plan import Engine, Plan
-from implicit_conv.problem.options import Activation
+from implicit_conv.problem.options import (
+    Activation,
+    Algorithm,
+    Layout,
+    PaddingMode,
+    Precision,
+    Swapped,
+    WeightLayout,
+)
 from implicit_conv.problem.parse import (
+    Ints,
+    Padding,
     exact_key,
     frozen,
     is_exact,
     parse_max_workspace,
     shape_tuple,
 )
+from implicit_conv.problem.problem import Problem
 from implicit_conv.settings import current
 
 Shape = tuple[int, ...]
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Options(NamedTuple):
-    """What callers may choose, by the names of the parameters of public functions; an operator
-    has some of them. Values are unchecked, but hashable where a plan is kept.
+    """What callers may choose: the table of all options, with their types and defaults.
+
+    A public function has some of them, as parameters of the same name, type and default, which a
+    test compares. Values are unchecked, but hashable where a plan is kept.
     """
 
-    stride: Any = 1
-    padding: Any = 0
-    dilation: Any = 1
-    groups: Any = 1
-    layout: str | None = None
-    weight_layout: str | None = None
-    padding_mode: str = "zeros"
-    output_padding: Any = 0
-    output_size: Any = None
-    input_shape: Any = None
-    weight_shape: Any = None
+    stride: Ints = 1
+    padding: Padding = 0
+    dilation: Ints = 1
+    groups: int = 1
+    layout: Layout | None = None
+    weight_layout: WeightLayout | Swapped | None = None
+    padding_mode: PaddingMode = "zeros"
+    output_padding: Ints = 0
+    output_size: Ints | None = None
+    input_shape: Sequence[int] = ()  # of no default in functions that have it
+    weight_shape: Sequence[int] = ()
     activation: Activation = None
-    out_dtype: object = None
-    precision: str = "standard"
-    algorithm: str = "auto"
-    max_workspace: Any = None
+    out_dtype: DTypeLike | None = None
+    precision: Precision = "standard"
+    algorithm: Algorithm = "auto"
+    max_workspace: int | None = None
     device: str | None = None
 
     def part(self, names: Iterable[str]) -> dict[str, Any]:
@@ -67,6 +83,12 @@ METHOD = ("precision", "algorithm", "max_workspace", "device")
 LAYOUTS = ("layout", "weight_layout")
 CONVOLUTION = (*WINDOW, *LAYOUTS, "padding_mode")  # what `Problem.parse` takes
 SHAPES = ("input_shape", "weight_shape")
+AXES = {  # what documentation says of other numbers of spatial axes than two
+    1: """with one spatial axis: W stands for H, W there, S for R, S, and Q for P, Q, in shapes and
+    in layouts, such as "NCW" and "KCS". A pair of paddings is given as in ``((2, 0),)``.""",
+    3: """with three spatial axes: D, H, W stand for H, W there, T, R, S for R, S, and Z, P, Q for
+    P, Q, in shapes and in layouts, such as "NCDHW" and "KCTRS".""",
+}
 INTEGERS = (*WINDOW, "output_padding", "output_size", "max_workspace")  # ints or sequences of ints
 
 
@@ -113,6 +135,24 @@ class Operator:
         return Options(**dict(zip(names, values, strict=True)))
 
 
+def with_rank(function: Function, rank: int) -> Function:
+    """`function`, which has two spatial axes, with `rank` of them: one signature for all ranks.
+
+    The copy has another name, another documentation and another operator, which the code of
+    `function` takes from a constant of its module: CONV2D, whose twin is CONV1D.
+    """
+    assert isinstance(function, FunctionType)
+    two, code, digit = function.__name__, function.__code__, str(rank)
+    name, title = two.replace("2", digit), (function.__doc__ or "").partition("\n")[0]
+    names = tuple(each.replace("2D", f"{rank}D") for each in code.co_names)
+    code = code.replace(co_name=name, co_names=names)
+    copy = FunctionType(code, function.__globals__, name, function.__defaults__)
+    copy.__kwdefaults__, copy.__annotations__ = function.__kwdefaults__, function.__annotations__
+    copy.__qualname__ = name
+    copy.__doc__ = f"{title.replace('2', digit)}\n\n    As `{two}`, {AXES[rank]}\n"
+    return cast(Function, copy)
+
+
 def run(
     operator: Operator,
     x: Any,
@@ -124,7 +164,7 @@ def run(
     window: tuple[Any, ...],
     own: tuple[Any, ...],
     method: tuple[Any, ...],
-) -> Array:
+) -> Any:
     """Compute an operator with the values of its options, which `Operator.options` names.
 
     A call for numpy arrays of the same shapes, strides, dtypes and options as an earlier one takes
@@ -159,7 +199,7 @@ def run(
         except TypeError:  # an option is not hashable: `_plan` names it
             key = call = None
         if call is not None and (tensors or not call.differing(x, w, bias, residual, out)):
-            return call.call(x, w, bias, out, residual)  # type: ignore[no-any-return]
+            return call.call(x, w, bias, out, residual)
     given = x, w
     options = operator.options(*window, *own, *method)
     if isinstance(x, np.ndarray):
@@ -168,7 +208,7 @@ def run(
         x, w, device = _foreign(operator.names, x, w, options.device)
         options = options._replace(device=device)
     plan = _plan(operator, (x.shape, w.shape), (x.dtype, w.dtype), options)
-    y: Array = plan.engine.run(x, w, bias, residual, out, scale)
+    y: Any = plan.engine.run(x, w, bias, residual, out, scale)
     if key is not None and is_exact(window):
         call = plan.engine.repeated(given, (x, w), bias, residual, out, y)
         if call is not None:
@@ -264,6 +304,20 @@ def _make_cpu_plan(
     first, second = map(dtype_name, dtypes)
     task = Task(operator.rank, shapes, (first, second), options, cpu_arch(threads), request)
     return Plan(operator.plan(task))
+
+
+def plan_real_or_complex(plan: Callable[..., Engine], problem: Problem, task: Task) -> Engine:
+    """The engine that `plan` makes for a problem, or for the real parts of a complex one."""
+    activation, out_dtype = task.options.activation, task.options.out_dtype
+    if not problem.is_complex:
+        return plan(problem, task.arch, task.request, activation=activation, out_dtype=out_dtype)
+    first("complex numbers")
+    from implicit_conv.cpu.engines.complex_numbers import plan_complex
+
+    def plan_real(real: Problem, request: Request, parts: str) -> Any:
+        return plan(real, task.arch, request, out_dtype=parts)
+
+    return plan_complex(problem, out_dtype, activation, task.request, plan_real)
 
 
 def _gpu_plan(

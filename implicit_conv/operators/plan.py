@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
-from implicit_conv.arrays.arrays import Binding
+from numpy.typing import ArrayLike
+
+from implicit_conv.arrays.arrays import Array, Binding, Operand, Y
 from implicit_conv.arrays.libraries import as_library_of
 from implicit_conv.cache import CALLS, PLANS, cached_property, keep_first
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import Load
+
+
+class PackedFilter(Protocol):
+    """A filter that `Plan.pack` returned, on the CPU or on a GPU."""
+
+    @property
+    def operand(self) -> object:
+        """The filter as kernels take it."""
 
 
 class Engine(Protocol):
@@ -49,7 +60,7 @@ class Engine(Protocol):
     def trace(self) -> list[Load]:
         """See `Plan.trace`."""
 
-    def pack(self, w: Any) -> Any:
+    def pack(self, w: Any) -> PackedFilter:
         """See `Plan.pack`."""
 
     def tuned(self, filters: str) -> Any:
@@ -77,7 +88,7 @@ class Engine(Protocol):
     def ready(self, binding: Binding) -> Any:
         """The call that `run` makes for arrays of these strides; None if `run` does more."""
 
-    def prepared(self, x: Any, w: Any, bias: Any, residual: Any, out: Any) -> Any:
+    def prepared(self, x: Any, w: Any, bias: Any, residual: Any, out: Any) -> Callable[[], Array]:
         """See `Plan.prepare`."""
 
 
@@ -175,7 +186,7 @@ class Plan:
         """
         return self.engine.trace()
 
-    def pack(self, w: Any) -> Any:
+    def pack(self, w: ArrayLike) -> PackedFilter:
         """Pack a filter once, for many calls.
 
         Packing is not part of these calls, so that another kernel may be the fastest one for them
@@ -188,7 +199,7 @@ class Plan:
 
         Returns
         -------
-        packed : object
+        packed : PackedFilter
             The filter in the layout that the chosen kernel expects; pass it to the plan as `w`.
 
         Raises
@@ -200,7 +211,15 @@ class Plan:
         """
         return self.engine.pack(w)
 
-    def prepare(self, x: Any, w: Any, out: Any, bias: Any = None, *, residual: Any = None) -> Any:
+    def prepare(
+        self,
+        x: Array,
+        w: ArrayLike | PackedFilter,
+        out: Array,
+        bias: ArrayLike | None = None,
+        *,
+        residual: Array | None = None,
+    ) -> Callable[[], Array]:
         """A call of fixed arrays, which costs less time than one of the plan: each call computes
         `out` anew from what x, w and the residual hold then.
 
@@ -230,7 +249,7 @@ class Plan:
         """
         return self.engine.prepared(x, w, bias, residual, out)
 
-    def tune(self, filters: str = "packed") -> Plan:
+    def tune(self, filters: Literal["packed", "plain"] = "packed") -> Plan:
         """Measure the best few candidates on this machine, and keep the fastest one on disk.
 
         Later plans and calls of the same problem with the same options use it too, in this and in
@@ -265,14 +284,14 @@ class Plan:
 
     def __call__(
         self,
-        x: Any,
-        w: Any,
-        bias: Any = None,
+        x: Operand[Y],
+        w: ArrayLike | PackedFilter,
+        bias: ArrayLike | None = None,
         *,
-        scale: Any = None,
-        residual: Any = None,
-        out: Any = None,
-    ) -> Any:
+        scale: ArrayLike | None = None,
+        residual: ArrayLike | None = None,
+        out: Array | None = None,
+    ) -> Y:
         """Convolve as `conv2d` does, with the options of the plan.
 
         Parameters
@@ -293,16 +312,18 @@ class Plan:
         PlanError, DriverError
             No GPU can run the plan.
         """
+        filters: Any = w
         packed = hasattr(type(w), "key")  # only filters packed for the CPU have one
-        read, key = (w.panels, w.key) if packed else (w, None)
+        read, key = (filters.panels, filters.key) if packed else (w, None)
         if scale is None:
             for known, differing, call in self._calls:
                 if (known is key or known == key) and not differing(x, read, bias, residual, out):
-                    return call(x, w.operand if packed else w, bias, out, residual)
-        given, (x, w) = (x, w), self.engine.operands(x, w)
-        y = self.engine.run(x, w, bias, residual, out, scale)
+                    operand = filters.operand if packed else w
+                    return call(x, operand, bias, out, residual)  # type: ignore[no-any-return]
+        operands = self.engine.operands(x, w)
+        y = self.engine.run(*operands, bias, residual, out, scale)
         if scale is None:
-            call = self.engine.repeated(given, (x, w), bias, residual, out, y)
+            call = self.engine.repeated((x, w), operands, bias, residual, out, y)
             if call is not None:
                 keep_first(self._calls, call)
-        return y if out is not None else as_library_of(given[0], y)
+        return y if out is not None else as_library_of(x, y)  # type: ignore[no-any-return]

@@ -4,37 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
-from implicit_conv.arrays.arrays import Array
+from numpy.typing import ArrayLike, DTypeLike
+
+from implicit_conv.arrays.arrays import Array, Operand, Y
 from implicit_conv.cpu.engines import wgrad
 from implicit_conv.errors import ShapeError
-from implicit_conv.operators.dispatch import CONVOLUTION, LAYOUTS, Operator, Task, make_plan, run
+from implicit_conv.operators.dispatch import (
+    CONVOLUTION,
+    LAYOUTS,
+    Operator,
+    Task,
+    make_plan,
+    run,
+    with_rank,
+)
 from implicit_conv.operators.plan import Engine, Plan
 from implicit_conv.problem.operand_checks import check_dtypes
-from implicit_conv.problem.options import FLOAT_DTYPES
-from implicit_conv.problem.parse import Padding, shape_tuple
+from implicit_conv.problem.options import FLOAT_DTYPES, Layout, PaddingMode, Precision, WeightLayout
+from implicit_conv.problem.parse import Ints, Padding, shape_tuple
 from implicit_conv.problem.problem import Problem
 
 
 def conv2d_weight_grad(
-    x: Any,
-    dy: Any,
+    x: Operand[Y],
+    dy: ArrayLike,
     weight_shape: Sequence[int],
-    stride: int | Sequence[int] = 1,
+    stride: Ints = 1,
     padding: Padding = 0,
-    dilation: int | Sequence[int] = 1,
+    dilation: Ints = 1,
     groups: int = 1,
     *,
-    layout: str | None = None,
-    weight_layout: str | None = None,
-    padding_mode: str = "zeros",
+    layout: Layout | None = None,
+    weight_layout: WeightLayout | None = None,
+    padding_mode: PaddingMode = "zeros",
     out: Array | None = None,
-    out_dtype: object = None,
-    precision: str = "standard",
+    out_dtype: DTypeLike | None = None,
+    precision: Precision = "standard",
     max_workspace: int | None = None,
     device: str | None = None,
-) -> Array:
+) -> Y:
     """The gradient of a loss with respect to the filter `w` of ``y = conv2d(x, w)``.
 
     ``dw[k, c, r, s]`` is the sum over n, p, q of ``dy[n, k, p, q]`` times the pixel of x that tap
@@ -50,18 +59,14 @@ def conv2d_weight_grad(
         The gradient of the loss with respect to y.
     weight_shape : sequence of 4 ints
         The shape of `w`, in `weight_layout`: (K, C / groups, R, S) by default.
-    stride, padding, dilation, groups, layout, weight_layout, padding_mode
+    stride, padding, dilation, groups, layout, weight_layout, padding_mode, out
         As in `conv2d`.
-    out : array of `weight_shape` and the result's dtype, optional
-        The result is written to it, and it is returned.
     out_dtype : dtype, optional
         float32, float64 or the dtype of `x` (default). The sum is float64 if `x` is, else float32.
     precision : "strict", "standard" (default) or "fast"
-        The order of every sum depends on the problem alone, not on the number of threads, with any
-        precision.
+        With any of them, the order of every sum depends on the problem, not on the threads.
     max_workspace : int, optional
-        The most bytes of scratch memory that a call takes: tilings and numbers of threads are
-        chosen that need at most as much.
+        The most bytes of scratch memory that a call takes, by the choice of tilings and threads.
     device : None or "cpu"
 
     Returns
@@ -71,13 +76,11 @@ def conv2d_weight_grad(
     Raises
     ------
     ShapeError
-        Shapes, strides, padding or layouts do not match, or `dy` has not the shape of y (a
-        ValueError).
+        Shapes, strides, padding or layouts do not match, such as that of `dy` (a ValueError).
     DTypeError
         A dtype is not supported, or `x` and `dy` have different dtypes (a TypeError).
     PlanError
-        An option is unknown, every tiling needs more memory than `max_workspace`, or an array or
-        `device` is a GPU (a ValueError).
+        An option is unknown, `max_workspace` is too small, or a GPU is asked for (a ValueError).
 
     Examples
     --------
@@ -93,24 +96,28 @@ def conv2d_weight_grad(
     shape = shape_tuple("weight_shape", weight_shape)
     own = layout, weight_layout, padding_mode, shape, out_dtype
     method = precision, "auto", max_workspace, device
-    return run(WEIGHT_GRAD[2], x, dy, None, None, None, out, window, own, method)
+    return run(WEIGHT_GRAD2D, x, dy, None, None, None, out, window, own, method)  # type: ignore[no-any-return]
+
+
+conv1d_weight_grad = with_rank(conv2d_weight_grad, 1)
+conv3d_weight_grad = with_rank(conv2d_weight_grad, 3)
 
 
 def plan_conv2d_weight_grad(
     x_shape: Sequence[int],
     dy_shape: Sequence[int],
     weight_shape: Sequence[int],
-    dtype: object = "float32",
+    dtype: DTypeLike = "float32",
     *,
-    stride: int | Sequence[int] = 1,
+    stride: Ints = 1,
     padding: Padding = 0,
-    dilation: int | Sequence[int] = 1,
+    dilation: Ints = 1,
     groups: int = 1,
-    layout: str | None = None,
-    weight_layout: str | None = None,
-    padding_mode: str = "zeros",
-    out_dtype: object = None,
-    precision: str = "standard",
+    layout: Layout | None = None,
+    weight_layout: WeightLayout | None = None,
+    padding_mode: PaddingMode = "zeros",
+    out_dtype: DTypeLike | None = None,
+    precision: Precision = "standard",
     max_workspace: int | None = None,
     device: str | None = None,
 ) -> Plan:
@@ -125,162 +132,18 @@ def plan_conv2d_weight_grad(
     >>> plan.problem.weight_shape
     (64, 64, 3, 3)
     """
-    return make_plan(WEIGHT_GRAD[2], **locals())
+    return make_plan(WEIGHT_GRAD2D, **locals())
 
 
-def conv1d_weight_grad(
-    x: Any,
-    dy: Any,
-    weight_shape: Sequence[int],
-    stride: int | Sequence[int] = 1,
-    padding: Padding = 0,
-    dilation: int | Sequence[int] = 1,
-    groups: int = 1,
-    *,
-    layout: str | None = None,
-    weight_layout: str | None = None,
-    padding_mode: str = "zeros",
-    out: Array | None = None,
-    out_dtype: object = None,
-    precision: str = "standard",
-    max_workspace: int | None = None,
-    device: str | None = None,
-) -> Array:
-    """The gradient of a loss with respect to the filter `w` of ``y = conv1d(x, w)``.
-
-    What `conv2d_weight_grad` says holds here too.
-
-    Parameters
-    ----------
-    x : array of shape (N, C, W), or in `layout`; the batch axis may be missing
-    dy : array of shape (N, K, Q), or in `layout`, of the dtype of `x`
-    weight_shape : sequence of 3 ints
-        The shape of `w`, in `weight_layout`: (K, C / groups, S) by default.
-    stride, padding, dilation, groups, layout, weight_layout, padding_mode
-        As in `conv1d`.
-    out, out_dtype, precision, max_workspace, device
-        As in `conv2d_weight_grad`.
-
-    Returns
-    -------
-    dw : array of `weight_shape`, of the library of `x` as in `conv2d`
-
-    Raises
-    ------
-    ShapeError, DTypeError, PlanError
-        As in `conv2d_weight_grad`.
-    """
-    window = stride, padding, dilation, groups
-    shape = shape_tuple("weight_shape", weight_shape)
-    own = layout, weight_layout, padding_mode, shape, out_dtype
-    method = precision, "auto", max_workspace, device
-    return run(WEIGHT_GRAD[1], x, dy, None, None, None, out, window, own, method)
-
-
-def plan_conv1d_weight_grad(
-    x_shape: Sequence[int],
-    dy_shape: Sequence[int],
-    weight_shape: Sequence[int],
-    dtype: object = "float32",
-    *,
-    stride: int | Sequence[int] = 1,
-    padding: Padding = 0,
-    dilation: int | Sequence[int] = 1,
-    groups: int = 1,
-    layout: str | None = None,
-    weight_layout: str | None = None,
-    padding_mode: str = "zeros",
-    out_dtype: object = None,
-    precision: str = "standard",
-    max_workspace: int | None = None,
-    device: str | None = None,
-) -> Plan:
-    """Plan how `conv1d_weight_grad` computes arrays of these shapes; see `plan_conv2d`.
-
-    ``plan(x, dy)`` computes the gradient. Nothing is packed.
-    """
-    return make_plan(WEIGHT_GRAD[1], **locals())
-
-
-def conv3d_weight_grad(
-    x: Any,
-    dy: Any,
-    weight_shape: Sequence[int],
-    stride: int | Sequence[int] = 1,
-    padding: Padding = 0,
-    dilation: int | Sequence[int] = 1,
-    groups: int = 1,
-    *,
-    layout: str | None = None,
-    weight_layout: str | None = None,
-    padding_mode: str = "zeros",
-    out: Array | None = None,
-    out_dtype: object = None,
-    precision: str = "standard",
-    max_workspace: int | None = None,
-    device: str | None = None,
-) -> Array:
-    """The gradient of a loss with respect to the filter `w` of ``y = conv3d(x, w)``.
-
-    What `conv2d_weight_grad` says holds here too.
-
-    Parameters
-    ----------
-    x : array of shape (N, C, D, H, W), or in `layout`; the batch axis may be missing
-    dy : array of shape (N, K, Z, P, Q), or in `layout`, of the dtype of `x`
-    weight_shape : sequence of 5 ints
-        The shape of `w`, in `weight_layout`: (K, C / groups, T, R, S) by default.
-    stride, padding, dilation, groups, layout, weight_layout, padding_mode
-        As in `conv3d`.
-    out, out_dtype, precision, max_workspace, device
-        As in `conv2d_weight_grad`.
-
-    Returns
-    -------
-    dw : array of `weight_shape`, of the library of `x` as in `conv2d`
-
-    Raises
-    ------
-    ShapeError, DTypeError, PlanError
-        As in `conv2d_weight_grad`.
-    """
-    window = stride, padding, dilation, groups
-    shape = shape_tuple("weight_shape", weight_shape)
-    own = layout, weight_layout, padding_mode, shape, out_dtype
-    method = precision, "auto", max_workspace, device
-    return run(WEIGHT_GRAD[3], x, dy, None, None, None, out, window, own, method)
-
-
-def plan_conv3d_weight_grad(
-    x_shape: Sequence[int],
-    dy_shape: Sequence[int],
-    weight_shape: Sequence[int],
-    dtype: object = "float32",
-    *,
-    stride: int | Sequence[int] = 1,
-    padding: Padding = 0,
-    dilation: int | Sequence[int] = 1,
-    groups: int = 1,
-    layout: str | None = None,
-    weight_layout: str | None = None,
-    padding_mode: str = "zeros",
-    out_dtype: object = None,
-    precision: str = "standard",
-    max_workspace: int | None = None,
-    device: str | None = None,
-) -> Plan:
-    """Plan how `conv3d_weight_grad` computes arrays of these shapes; see `plan_conv2d`.
-
-    ``plan(x, dy)`` computes the gradient. Nothing is packed.
-    """
-    return make_plan(WEIGHT_GRAD[3], **locals())
+plan_conv1d_weight_grad = with_rank(plan_conv2d_weight_grad, 1)
+plan_conv3d_weight_grad = with_rank(plan_conv2d_weight_grad, 3)
 
 
 def _plan(task: Task) -> Engine:
     """Plan a weight gradient; algorithms of convolutions do not concern it."""
     rank, options, (x_shape, dy_shape) = task.rank, task.options, task.shapes
     weight_shape = options.weight_shape
-    check_dtypes(*task.dtypes, FLOAT_DTYPES, names=WEIGHT_GRAD[rank].names)
+    check_dtypes(*task.dtypes, FLOAT_DTYPES, names=("x", "dy"))
     problem = Problem.parse(
         x_shape, weight_shape, task.dtypes[0], rank=rank, **options.part(CONVOLUTION)
     )
@@ -295,6 +158,6 @@ def _plan(task: Task) -> Engine:
 
 
 OWN = (*LAYOUTS, "padding_mode", "weight_shape", "out_dtype")
-WEIGHT_GRAD = {
-    rank: Operator(f"conv{rank}d_weight_grad", rank, OWN, _plan, ("x", "dy")) for rank in (1, 2, 3)
-}
+WEIGHT_GRAD1D = Operator("conv1d_weight_grad", 1, OWN, _plan, ("x", "dy"))
+WEIGHT_GRAD2D = Operator("conv2d_weight_grad", 2, OWN, _plan, ("x", "dy"))
+WEIGHT_GRAD3D = Operator("conv3d_weight_grad", 3, OWN, _plan, ("x", "dy"))

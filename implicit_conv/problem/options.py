@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from implicit_conv.errors import PlanError
 from implicit_conv.kernels.geometry import (
@@ -16,8 +16,16 @@ from implicit_conv.kernels.geometry import (
     TANH,
 )
 
-PRECISIONS = ("strict", "standard", "fast")
-ALGORITHMS = (
+Layout = Literal["NCHW", "NHWC", "NCW", "NWC", "NCDHW", "NDHWC"]
+WeightLayout = Literal["KCRS", "KRSC", "RSCK", "KCS", "KSC", "SCK", "KCTRS", "KTRSC", "TRSCK"]
+# Of transposed convolutions, which also take those of convolutions.
+Swapped = Literal["CKRS", "CRSK", "RSKC", "CKS", "CSK", "SKC", "CKTRS", "CTRSK", "TRSKC"]
+PaddingName = Literal["valid", "same", "same_lower", "full", "causal"]
+# What padding is made of, in the order of the numbers in kernels/geometry.py.
+PaddingMode = Literal["zeros", "reflect", "symmetric", "replicate", "circular"]
+Precision = Literal["strict", "standard", "fast"]
+Algorithm = Literal[
+    "auto",
     "implicit_gemm",
     "pointwise",
     "depthwise",
@@ -26,12 +34,15 @@ ALGORITHMS = (
     "winograd_f6",
     "winograd_f2_stride2",
     "gemm_im2col",
-)
+]
+ActivationName = Literal["relu", "relu6", "silu", "gelu", "sigmoid", "tanh", "hardswish"]
+
+PRECISIONS: tuple[str, ...] = get_args(Precision)
+ALGORITHMS: tuple[str, ...] = get_args(Algorithm)[1:]
+PADDING_NAMES: tuple[str, ...] = get_args(PaddingName)
+PADDING_MODES: tuple[str, ...] = get_args(PaddingMode)
 # Kinds of activations, by their numbers in kernels/geometry.py; relu and relu6 are clamps.
 ACTIVATIONS = ("clamp", "leaky_relu", "silu", "gelu", "sigmoid", "tanh", "hardswish")
-PADDING_NAMES = ("valid", "same", "same_lower", "full", "causal")
-# What padding is made of, in the order of the numbers in kernels/geometry.py.
-PADDING_MODES = ("zeros", "reflect", "symmetric", "replicate", "circular")
 SPACE = {1: "W", 2: "HW", 3: "DHW"}  # the spatial axes of an array, by their number
 TAPS = {1: "S", 2: "RS", 3: "TRS"}  # the axes of a filter's taps
 # The layouts of x, y and the residual, and of filters, by the number of spatial axes.
@@ -60,7 +71,12 @@ ITEMSIZES = {  # bytes of an element
 }
 
 
-Activation: TypeAlias = "str | tuple[str, float] | tuple[str, float, float] | None"
+Activation: TypeAlias = (
+    ActivationName
+    | tuple[Literal["leaky_relu"], float]
+    | tuple[Literal["clamp"], float, float]
+    | None
+)
 
 PLAIN = {
     None: (CLAMP, -math.inf, math.inf),

@@ -7,7 +7,7 @@ import marshal
 import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from implicit_conv.problem.options import (
     SPACE,
     TAPS,
     WEIGHT_LAYOUTS_OF,
+    PaddingName,
 )
 
 # The largest stride, dilation and padding of either sign, in pixels, and the largest number of taps
@@ -27,7 +28,8 @@ MOST_PIXELS = (1 << 31) - 1
 # The largest number of elements of x with its padding, of w and of y: a process on x86-64 cannot
 # address more bytes. Byte offsets, and the scratch memory of all threads, then fit in int64.
 MOST_ELEMENTS = 1 << 47
-Padding: TypeAlias = "int | str | Sequence[int] | Sequence[Sequence[int]]"
+Ints: TypeAlias = int | Sequence[int]  # one for all axes, or one for each
+Padding: TypeAlias = Ints | PaddingName | Literal["same_upper"] | Sequence[Sequence[int]]
 # Words of other libraries for padding modes, and ours. Their "reflect" is ours, but for
 # scipy.ndimage's, which repeats the edge: ours is "symmetric".
 MODES_ELSEWHERE = {
@@ -271,10 +273,10 @@ def parse_padding(
     """
     if isinstance(padding, str):
         _refuse_mode(padding)
-        padding = choice("padding", padding, PADDING_NAMES, {"same_upper": "same"})
+        name = choice("padding", padding, PADDING_NAMES, {"same_upper": "same"})
         each = zip(size, kernel, stride, dilation, strict=True)
-        pads = (_named_padding(padding, *axis) for axis in each)
-        return tuple(_pads(f"padding {padding!r}", pair) for pair in pads)
+        pads = (_named_padding(name, *axis) for axis in each)
+        return tuple(_pads(f"padding {name!r}", pair) for pair in pads)
     return tuple(
         _axis_padding(axis, value)
         for axis, value in zip(axes, _values("padding", padding, axes), strict=True)

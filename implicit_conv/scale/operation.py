@@ -28,8 +28,9 @@ from implicit_conv.operators.plan import Plan
 from implicit_conv.problem.options import SPACE
 
 OPERATORS: dict[str, Operator] = {
-    operator.name: operator
-    for operator in (*conv.CONV.values(), *transposed.CONV_TRANSPOSE.values())
+    value.name: value
+    for value in (*vars(conv).values(), *vars(transposed).values())
+    if isinstance(value, Operator)
 }
 REFUSED = ("residual", "out", "device")  # options that blocks do not have
 PACKED_FILTERS = 256  # kept in a process; a filter is packed for each kind of plan that reads it

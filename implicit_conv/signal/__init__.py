@@ -12,15 +12,18 @@ import functools
 import math
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, Protocol, TypeAlias, overload
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from implicit_conv.arrays.arrays import Array
 from implicit_conv.operators.conv import conv1d, conv2d, conv3d
+from implicit_conv.problem.options import PaddingMode
+from implicit_conv.problem.parse import Ints
 
 try:
-    import scipy.signal as scipy_signal
+    import scipy.signal
     from scipy.signal import _signaltools
 except ImportError as error:
     raise ImportError(
@@ -40,9 +43,21 @@ __all__ = [
     "upfirdn",
 ]
 
+Mode: TypeAlias = Literal["full", "same", "valid"]
+Method: TypeAlias = Literal["auto", "direct", "fft"]
+Boundary: TypeAlias = Literal["fill", "wrap", "symm"]
+
+
+class Scipy(Protocol):
+    """scipy.signal, which has no types: its functions return arrays."""
+
+    def __getattr__(self, name: str, /) -> Callable[..., Array]: ...
+
+
+scipy_signal: Scipy = scipy.signal
 CONVOLUTIONS = (conv1d, conv2d, conv3d)  # by rank
 MODES = ("full", "same", "valid")
-PADDING_MODES = {"fill": "zeros", "wrap": "circular", "symm": "symmetric"}
+PADDING_MODES: dict[str, PaddingMode] = {"fill": "zeros", "wrap": "circular", "symm": "symmetric"}
 REALS = {"f": 4, "d": 8, "F": 4, "D": 8}  # bytes of a real number, by numpy's characters of dtypes
 # Nanoseconds on one core, by bytes of a real number (Xeon with AVX-512, scipy 1.17, 2026-11).
 PRODUCT = {4: 0.06, 8: 0.12}  # of a direct sum: 1e6 samples by 15 to 1023 taps, 2000^2 by 15^2
@@ -50,9 +65,7 @@ FFT = {4: 1.7, 8: 2.2}  # of fftconvolve, for an element and a doubling of the s
 OVERLAP = {4: 0.8, 8: 1.5}  # of oaconvolve, for an element and a doubling of its blocks
 UPFIRDN = 0.5  # of scipy's upfirdn, for a product
 DIRECT_CALL, FFT_CALL = 7e3, 5e4
-MOST_STEP = (
-    2  # pixels between windows: strided sums of one channel are slower than scipy's above it
-)
+MOST_STEP = 2  # pixels between windows; scipy's sums of one channel are faster above it
 BLOCKS = 8  # filter lengths of a block of oaconvolve
 
 
@@ -67,7 +80,7 @@ class Choice(str):
         return choice
 
 
-def _pair(in1: Any, in2: Any) -> tuple[Array, Array] | None:
+def _pair(in1: ArrayLike, in2: ArrayLike) -> tuple[Array, Array] | None:
     """Both arrays in their common dtype, or None if they are left to scipy."""
     x, w = np.asarray(in1), np.asarray(in2)
     if x.ndim != w.ndim or not 1 <= x.ndim <= len(CONVOLUTIONS) or not x.size or not w.size:
@@ -100,7 +113,7 @@ def _choice(x: Array, w: Array, overlapping: bool = False) -> Choice:
     return Choice("direct" if direct <= fft else "fft", reason)
 
 
-def _direct(x: Array, w: Array, mode: str, padding_mode: str = "zeros") -> Array | None:
+def _direct(x: Array, w: Array, mode: str, padding_mode: PaddingMode = "zeros") -> Array | None:
     """The convolution of `x` by `w`; "same" has the shape of `x`. None if taps are not finite and
     meet padding: scipy's code knows where they show.
     """
@@ -137,8 +150,16 @@ def _refused(x: Array, w: Array, mode: str) -> bool:
     return mode not in MODES or (mode == "valid" and not _fits(x, w) and not _fits(w, x))
 
 
+@overload
 def choose_conv_method(
-    in1: Any, in2: Any, mode: str = "full", measure: bool = False
+    in1: ArrayLike, in2: ArrayLike, mode: Mode = "full", measure: Literal[False] = False
+) -> Choice: ...
+@overload
+def choose_conv_method(
+    in1: ArrayLike, in2: ArrayLike, mode: Mode = "full", *, measure: Literal[True]
+) -> tuple[Choice, dict[str, float]]: ...
+def choose_conv_method(
+    in1: ArrayLike, in2: ArrayLike, mode: Mode = "full", measure: bool = False
 ) -> Choice | tuple[Choice, dict[str, float]]:
     """Choose between a direct sum and scipy's FFT, as `convolve` and `correlate` do.
 
@@ -164,14 +185,14 @@ def choose_conv_method(
     """
     pair = _pair(in1, in2)
     if pair is None or measure or _refused(*pair, mode):
-        found = scipy_signal.choose_conv_method(in1, in2, mode, measure)
+        found: Any = scipy_signal.choose_conv_method(in1, in2, mode, measure)
         method, times = found if measure else (found, {})
         choice = Choice(method, "scipy's own choice, for what is left to scipy")
         return (choice, times) if measure else choice
     return _choice(*pair)
 
 
-def convolve(in1: Any, in2: Any, mode: str = "full", method: str = "auto") -> Any:
+def convolve(in1: ArrayLike, in2: ArrayLike, mode: Mode = "full", method: Method = "auto") -> Array:
     """Convolve as ``scipy.signal.convolve`` does."""
     pair = _pair(in1, in2)
     if pair is None or _refused(*pair, mode) or method not in ("auto", "direct"):
@@ -182,7 +203,9 @@ def convolve(in1: Any, in2: Any, mode: str = "full", method: str = "auto") -> An
     return scipy_signal.convolve(in1, in2, mode, method) if y is None else y
 
 
-def correlate(in1: Any, in2: Any, mode: str = "full", method: str = "auto") -> Any:
+def correlate(
+    in1: ArrayLike, in2: ArrayLike, mode: Mode = "full", method: Method = "auto"
+) -> Array:
     """Correlate as ``scipy.signal.correlate`` does."""
     pair = _pair(in1, in2)
     if pair is None or _refused(*pair, mode) or method not in ("auto", "direct"):
@@ -193,19 +216,23 @@ def correlate(in1: Any, in2: Any, mode: str = "full", method: str = "auto") -> A
     return scipy_signal.correlate(in1, in2, mode, method) if y is None else y
 
 
-def fftconvolve(in1: Any, in2: Any, mode: str = "full", axes: Any = None) -> Any:
+def fftconvolve(
+    in1: ArrayLike, in2: ArrayLike, mode: Mode = "full", axes: Ints | None = None
+) -> Array:
     """Convolve as ``scipy.signal.fftconvolve`` does: directly where this takes less time."""
     return _unless_direct(scipy_signal.fftconvolve, False, in1, in2, mode, axes)
 
 
-def oaconvolve(in1: Any, in2: Any, mode: str = "full", axes: Any = None) -> Any:
+def oaconvolve(
+    in1: ArrayLike, in2: ArrayLike, mode: Mode = "full", axes: Ints | None = None
+) -> Array:
     """Convolve as ``scipy.signal.oaconvolve`` does: directly where this takes less time."""
     return _unless_direct(scipy_signal.oaconvolve, True, in1, in2, mode, axes)
 
 
 def _unless_direct(
-    function: Callable[..., Any], overlapping: bool, in1: Any, in2: Any, mode: str, axes: Any
-) -> Any:
+    function: Callable[..., Array], overlapping: bool, in1: Any, in2: Any, mode: str, axes: Any
+) -> Array:
     pair = _pair(in1, in2) if axes is None else None
     if pair is None or _refused(*pair, mode) or _choice(*pair, overlapping) == "fft":
         return function(in1, in2, mode, axes)
@@ -214,22 +241,30 @@ def _unless_direct(
 
 
 def convolve2d(
-    in1: Any, in2: Any, mode: str = "full", boundary: str = "fill", fillvalue: Any = 0
-) -> Any:
+    in1: ArrayLike,
+    in2: ArrayLike,
+    mode: Mode = "full",
+    boundary: Boundary = "fill",
+    fillvalue: complex = 0,
+) -> Array:
     """Convolve as ``scipy.signal.convolve2d`` does; always a direct sum."""
     return _two_axes(scipy_signal.convolve2d, in1, in2, mode, boundary, fillvalue)
 
 
 def correlate2d(
-    in1: Any, in2: Any, mode: str = "full", boundary: str = "fill", fillvalue: Any = 0
-) -> Any:
+    in1: ArrayLike,
+    in2: ArrayLike,
+    mode: Mode = "full",
+    boundary: Boundary = "fill",
+    fillvalue: complex = 0,
+) -> Array:
     """Correlate as ``scipy.signal.correlate2d`` does; always a direct sum."""
     return _two_axes(scipy_signal.correlate2d, in1, in2, mode, boundary, fillvalue)
 
 
 def _two_axes(
-    function: Callable[..., Any], in1: Any, in2: Any, mode: str, boundary: str, fillvalue: Any
-) -> Any:
+    function: Callable[..., Array], in1: Any, in2: Any, mode: str, boundary: str, fillvalue: Any
+) -> Array:
     """Filters that are larger than the image in an axis are left to scipy."""
     pair = _pair(in1, in2)
     zeros = boundary != "fill" or np.all(np.asarray(fillvalue) == 0)
@@ -246,7 +281,7 @@ def _two_axes(
     return function(in1, in2, mode, boundary, fillvalue) if y is None else y
 
 
-def _centred(x: Array, w: Array, padding_mode: str) -> Array | None:
+def _centred(x: Array, w: Array, padding_mode: PaddingMode) -> Array | None:
     """The part of a correlation whose window has its centre, at (size - 1) // 2, on each pixel."""
     if padding_mode == "zeros" and _spreads(w):
         return None
@@ -255,7 +290,15 @@ def _centred(x: Array, w: Array, padding_mode: str) -> Array | None:
     return conv2d(x[None, None], flipped, padding=padding, padding_mode=padding_mode)[0, 0]  # type: ignore[no-any-return]
 
 
-def lfilter(b: Any, a: Any, x: Any, axis: int = -1, zi: Any = None) -> Any:
+@overload
+def lfilter(b: ArrayLike, a: ArrayLike, x: ArrayLike, axis: int = -1, zi: None = None) -> Array: ...
+@overload
+def lfilter(
+    b: ArrayLike, a: ArrayLike, x: ArrayLike, axis: int = -1, *, zi: ArrayLike
+) -> tuple[Array, Array]: ...
+def lfilter(
+    b: ArrayLike, a: ArrayLike, x: ArrayLike, axis: int = -1, zi: ArrayLike | None = None
+) -> Array | tuple[Array, Array]:
     """Filter as ``scipy.signal.lfilter`` does; a filter with feedback is left to scipy."""
     taps, divisor, values = np.atleast_1d(b), np.atleast_1d(a), np.asarray(x)
     state = None if zi is None else np.asarray(zi)
@@ -285,14 +328,14 @@ def lfilter(b: Any, a: Any, x: Any, axis: int = -1, zi: Any = None) -> Any:
 
 
 def upfirdn(
-    h: Any,
-    x: Any,
+    h: ArrayLike,
+    x: ArrayLike,
     up: int = 1,
     down: int = 1,
     axis: int = -1,
     mode: str = "constant",
-    cval: Any = 0,
-) -> Any:
+    cval: float | None = 0,
+) -> Array:
     """Upsample, filter and downsample as ``scipy.signal.upfirdn`` does.
 
     Output ``k = r + up * q`` reads every `up`-th tap, so that each residue r is a convolution with
@@ -331,7 +374,7 @@ def upfirdn(
 
 
 @functools.cache
-def _resample_poly() -> Callable[..., Any]:
+def _resample_poly() -> Callable[..., Array]:
     """scipy's function with `upfirdn` of this module."""
     original = _signaltools.resample_poly
     original = getattr(original, "__wrapped__", original)
@@ -344,13 +387,13 @@ def _resample_poly() -> Callable[..., Any]:
 
 
 def resample_poly(
-    x: Any,
+    x: ArrayLike,
     up: int,
     down: int,
     axis: int = 0,
-    window: Any = ("kaiser", 5.0),
+    window: str | tuple[str, float] | ArrayLike = ("kaiser", 5.0),
     padtype: str = "constant",
-    cval: Any = None,
-) -> Any:
+    cval: float | None = None,
+) -> Array:
     """Resample as ``scipy.signal.resample_poly`` does."""
     return _resample_poly()(x, up, down, axis, window, padtype, cval)

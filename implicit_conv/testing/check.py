@@ -12,7 +12,12 @@ import numpy as np
 from implicit_conv.arrays.arrays import numpy_dtype
 from implicit_conv.errors import PlanError
 from implicit_conv.kernels.geometry import LEAKY_RELU
-from implicit_conv.problem.options import COMPLEX_PARTS, Activation, parse_activation
+from implicit_conv.problem.options import (
+    COMPLEX_PARTS,
+    Activation,
+    ActivationName,
+    parse_activation,
+)
 from implicit_conv.problem.reference import pad_or_crop
 from implicit_conv.testing import Array, errors
 from implicit_conv.testing.operators import restored, sums
@@ -20,7 +25,7 @@ from implicit_conv.testing.trial import Inputs, Trial, WrongResultError, compute
 
 # Activations whose results for integers are exact.
 EXACT: tuple[Activation, ...] = (None, "relu", "relu6", ("leaky_relu", 0.5), ("clamp", -3.0, 5.0))
-SMOOTH: dict[str, Callable[[Array], Array]] = {
+SMOOTH: dict[ActivationName, Callable[[Array], Array]] = {
     "silu": lambda v: v / (1 + np.exp(-v)),
     "sigmoid": lambda v: 1 / (1 + np.exp(-v)),
     "tanh": np.tanh,

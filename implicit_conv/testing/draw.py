@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 import numpy as np
 
@@ -25,10 +25,10 @@ from implicit_conv.problem.options import (
     INTEGER_RANGES,
     LAYOUTS_OF,
     PADDING_MODES,
-    PADDING_NAMES,
     SPACE,
     WEIGHT_LAYOUTS_OF,
     Activation,
+    PaddingName,
     activation_kind,
     parse_activation,
 )
@@ -344,7 +344,7 @@ def _products(case: Case) -> int:
 
 def _padded(dice: Dice, operator: str, case: Case) -> tuple[Padding, Case]:
     """Padding as the operator gets it, and the case with pairs of it."""
-    names: tuple[str, ...] = PADDING_NAMES
+    names: tuple[Padding, ...] = get_args(PaddingName)
     if operator == "conv_transpose":
         names = ("valid",)
         if dice.happens(4):
@@ -365,7 +365,8 @@ def _same_transposed(dice: Dice, case: Case) -> tuple[Padding, Case]:
     """Padding "same" or "same_lower" of a transposed convolution, whose result is as many times
     larger than its operand as the stride says (ONNX: auto_pad).
     """
-    name, size, pads = dice.pick("same", "same_lower"), [], []
+    names: tuple[PaddingName, ...] = "same", "same_lower"
+    name, size, pads = dice.pick(*names), [], []
     for n, taps, step, gap in zip(case.size, case.kernel, case.stride, case.dilation, strict=True):
         total = max(0, (taps - 1) * gap + 1 - step + dice.number(0, step - 1))
         low = total - total // 2 if name == "same_lower" else total // 2

@@ -9,7 +9,7 @@ import functools
 import math
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -105,7 +105,7 @@ class Trial:
     packed: bool = False
     unbatched: bool = False
     threads: int = 1
-    subnormals: str = "keep"
+    subnormals: Literal["keep", "flush"] = "keep"
     guard: str = ""
 
     @property

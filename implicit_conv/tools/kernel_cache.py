@@ -13,6 +13,7 @@ import numpy as np
 from implicit_conv.cpu.candidates.phrases import count
 from implicit_conv.kernels.disk import Store, store
 from implicit_conv.kernels.disk_folder import CHOICE, KERNEL, TEMPORARY, VARIABLE, File
+from implicit_conv.problem.options import Layout
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -104,15 +105,16 @@ def _warm(kernels: Store) -> int:
         print(f"nothing can be kept: {trouble}")
         return 1
     before, start = len(kernels.files(KERNEL)), time.perf_counter()
+    layouts: tuple[Layout, ...] = "NCHW", "NHWC"
     for layer in COMMON:
-        for layout in ("NCHW", "NHWC"):
+        for layout in layouts:
             _call(layer, layout)
         print(f"{layer.name:26}{len(kernels.files(KERNEL)) - before:4} kernels compiled")
     print(f"{time.perf_counter() - start:.0f} s; float32, NCHW and NHWC, in {kernels.folder}")
     return 0
 
 
-def _call(layer: Layer, layout: str) -> None:
+def _call(layer: Layer, layout: Layout) -> None:
     """Calls of a layer with a plain filter and a packed one, with a bias and without."""
     from implicit_conv.operators.conv import plan_conv2d
 

@@ -19,11 +19,11 @@ NAMES = [
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_option_arrives_under_its_name(name, monkeypatch):
-    """Each option has a value that no other one has."""
+    """Each option has a value that no other one has, and it arrives at the function's operator."""
     arrived = []
 
     def stop(operator, shapes, dtypes, options):
-        arrived.append(options)
+        arrived.append((operator.name, options))
         raise KeyboardInterrupt
 
     monkeypatch.setattr(dispatch, "_plan", stop)
@@ -36,4 +36,4 @@ def test_every_option_arrives_under_its_name(name, monkeypatch):
     first = [parameter for parameter in parameters if parameter not in given][:2]
     with pytest.raises(KeyboardInterrupt):
         function(**dict(zip(first, arrays, strict=True)), **given)
-    assert arrived == [Options(**given)]
+    assert arrived == [(name.removeprefix("plan_"), Options(**given))]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NoReturn
 
 from implicit_conv.arrays.arrays import dtype_key, dtype_name
 from implicit_conv.cache import PLANS
@@ -133,7 +133,7 @@ class GpuEngine:
     def ready(self, binding: Any) -> None:
         """A call of arrays of these strides: there is none on a GPU."""
 
-    def prepared(self, *arrays: Any) -> None:
+    def prepared(self, *arrays: Any) -> NoReturn:
         """Refuse to prepare calls.
 
         Raises
