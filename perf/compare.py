@@ -18,15 +18,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from implicit_conv.testing import Case
 from implicit_conv.tools.rivals import oracle
 from perf import tables, terminal
 from perf.layers import SUITES
-from perf.process import Process
 from perf.record import ROOT, Record, load, new_record, save
 from perf.run import INTERRUPTED, chosen_layers
 from perf.shapes import Suite
@@ -36,14 +32,12 @@ from perf.verdicts import (
     INCONCLUSIVE,
     SLOWER,
     Estimate,
-    Rounds,
     estimate,
     noise_floor,
     overall,
-    paired_minima,
     verdict,
 )
-from perf.workers import Tree, tree, workers
+from perf.workers import Process, Tree, tree, workers
 
 SAMPLES = 3  # samples of each side in a round
 EPOCHS = 3  # process restarts before the first verdict
@@ -61,13 +55,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     )
     parser.add_argument("base", help="git revision, or folder that holds implicit_conv")
     parser.add_argument("head", help="git revision, or folder that holds implicit_conv")
-    add_options(parser)
     parser.add_argument("-o", "--output", type=Path, help="write the record here")
-    parser.set_defaults(run=run)
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that `compare` and `tally` share."""
     parser.add_argument("--suite", default="resnet50", choices=(*SUITES, "all"))
     parser.add_argument("--layer", action="append", help="only layers whose name contains this")
     parser.add_argument("--layout", default="NCHW", choices=("NCHW", "NHWC"))
@@ -80,7 +68,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="also report the ratio to a rival; it does not affect the verdict",
     )
     parser.add_argument("--cache", type=Path, help="keep compiled kernels here between runs")
-    parser.set_defaults(device="cpu", dtype=None)
+    parser.set_defaults(run=run, device="cpu", dtype=None)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -88,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
     record = compare(options, options.base, options.head)
     if options.output:
         save(record, options.output)
-    terminal.console().print(tables.compare_table(record))
+    print(tables.compare_table(record))
     if not record["complete"]:
         return INTERRUPTED
     return STATUS.get(record["verdict"], 0)
@@ -102,10 +90,7 @@ def compare(options: argparse.Namespace, base: str, head: str) -> Record:
     record |= {"base": base, "head": head, "verdict": INCONCLUSIVE}
     samples: Samples = {name: defaultdict(list) for name in suite}
     try:
-        with (
-            sides(base, head, options) as trees,
-            terminal.progress(terminal.console()) as show,
-        ):
+        with sides(base, head, options) as trees, terminal.progress() as show:
             record |= {"base": trees["base"].name, "head": trees["head"].name}
             measure(suite, trees, options, samples, show)
         record["complete"] = True
@@ -116,8 +101,8 @@ def compare(options: argparse.Namespace, base: str, head: str) -> Record:
     return record
 
 
-# layer -> side -> rounds; a round holds SAMPLES times of a call, in seconds
-Samples = dict[str, dict[str, list[list[float]]]]
+# layer -> side -> the least of each round's samples, in seconds per call
+Samples = dict[str, dict[str, list[float]]]
 
 
 @contextmanager
@@ -187,35 +172,27 @@ def one_round(
     which: int,
     calls: int,
     order: random.Random,
-    samples: dict[str, list[list[float]]],
+    samples: dict[str, list[float]],
 ) -> None:
-    """Take SAMPLES samples of every side, each time in random order."""
+    """Take SAMPLES samples of every side, each time in random order; keep the least."""
     taken: dict[str, list[float]] = {name: [] for name in alive}
     for _ in range(SAMPLES):
         for name in order.sample(list(alive), len(alive)):
             taken[name].append(alive[name].ask("sample", which=which, calls=calls)["seconds"])
     for name, seconds in taken.items():
-        samples[name].append(seconds)
+        samples[name].append(min(seconds))
 
 
 def verdicts(samples: Samples) -> tuple[float, dict[str, tuple[Estimate, str]]]:
     """(noise floor of all cases, ratio head / base and verdict of each case)."""
     floor = noise_floor([control_ratio(sides) for sides in samples.values()])
-    found = {}
-    for name, sides in samples.items():
-        ratio = estimate(paired_minima(array(sides["head"]), array(sides["base"])))
-        found[name] = ratio, verdict(ratio, floor)
-    return floor, found
+    ratios = {name: estimate(sides["head"], sides["base"]) for name, sides in samples.items()}
+    return floor, {name: (ratio, verdict(ratio, floor)) for name, ratio in ratios.items()}
 
 
-def control_ratio(sides: dict[str, list[list[float]]]) -> float:
+def control_ratio(sides: dict[str, list[float]]) -> float:
     """Ratio of base to itself."""
-    return estimate(paired_minima(array(sides["control"]), array(sides["base"]))).ratio
-
-
-def array(rounds: list[list[float]]) -> Rounds:
-    """Rounds as an array (rounds, samples)."""
-    return np.array(rounds)
+    return estimate(sides["control"], sides["base"]).ratio
 
 
 def judge(record: Record, samples: Samples) -> None:
@@ -228,28 +205,12 @@ def judge(record: Record, samples: Samples) -> None:
     for name, (ratio, said) in found.items():
         sides = whole[name]
         rivals = {
-            rival: estimate(paired_minima(array(sides[rival]), array(sides["head"]))).ratio
-            for rival in sides
+            rival: estimate(seconds, sides["head"]).ratio
+            for rival, seconds in sides.items()
             if rival not in ("base", "control", "head")
         }
-        record["rows"].append(
-            row(name, ratio, said, len(sides["head"]), control_ratio(sides), rivals)
-        )
+        row = {"layer": name, **ratio._asdict(), "control": control_ratio(sides)}
+        row |= {"rounds": len(sides["head"]), "rivals": rivals, "verdict": said}
+        record["rows"].append(row)
     if record["complete"]:
         record["verdict"] = overall([said for _, said in found.values()])
-
-
-def row(
-    name: str, ratio: Estimate, said: str, rounds: int, control: float, rivals: dict[str, float]
-) -> dict[str, Any]:
-    """One case of a comparison as a record keeps it."""
-    return {
-        "layer": name,
-        "ratio": ratio.ratio,
-        "low": ratio.low,
-        "high": ratio.high,
-        "control": control,
-        "rounds": rounds,
-        "rivals": rivals,
-        "verdict": said,
-    }

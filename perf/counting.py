@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from typing import NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -58,8 +58,7 @@ class CountingPool:
         self._lent -= block.size
 
 
-@dataclass(frozen=True)
-class Memory:
+class Memory(NamedTuple):
     """Bytes of one call: scratch taken from the pool, and peak of all allocations."""
 
     scratch: int
@@ -85,34 +84,18 @@ def memory_of(function: Callable[[], object]) -> Memory:
     return Memory(pool.most, peak)
 
 
-@dataclass(frozen=True)
-class Counts:
-    """Counts of one convolution."""
-
-    loads_issued: int
-    bytes_loaded: int
-    microkernel_calls: int
-    useful_flops: int
-    issued_flops: int
-    scratch_bytes: int
-
-    def as_dict(self) -> dict[str, int]:
-        """The counts by name."""
-        return asdict(self)
-
-
-def count(engine: CpuEngine, x: Array, w: Array) -> Counts:
+def count(engine: CpuEngine, x: Array, w: Array) -> dict[str, int]:
     """Run ``plan(x, w)`` on one thread, counting, for contiguous x and w."""
     loads = executed_loads(engine, x, w)
     calls, flops = _count_flops(engine, x, w)
-    return Counts(
-        loads_issued=len(loads),
-        bytes_loaded=sum(load.bytes for load in loads),
-        microkernel_calls=calls,
-        useful_flops=engine.problem.flops,
-        issued_flops=flops,
-        scratch_bytes=memory_of_call(engine, x, w).scratch,
-    )
+    return {
+        "loads_issued": len(loads),
+        "bytes_loaded": sum(load.bytes for load in loads),
+        "microkernel_calls": calls,
+        "useful_flops": engine.problem.flops,
+        "issued_flops": flops,
+        "scratch_bytes": memory_of_call(engine, x, w).scratch,
+    }
 
 
 def _count_flops(engine: CpuEngine, x: Array, w: Array) -> tuple[int, int]:
@@ -136,8 +119,7 @@ def _count_flops(engine: CpuEngine, x: Array, w: Array) -> tuple[int, int]:
     return len(tally), sum(tally) * compiled.form.channels
 
 
-@dataclass(frozen=True)
-class Microkernel:
+class Microkernel(NamedTuple):
     """A microkernel's declaration, and the floating-point operations of a call."""
 
     part: Part
@@ -170,15 +152,11 @@ def microkernel_at(slot: int, compiled: Operator) -> Microkernel | None:
             pixels, filters = 1, tail_filters(g, lanes)
         else:
             pixels, filters = g.tile_m, compiled.constant["tile_filters"]
+        flops = 2 * pixels * filters * lanes
         return Microkernel(
             channel_lanes.sum_windows.part,
             lambda call: (
-                2
-                * pixels
-                * filters
-                * ceil_div(call["pixels"], pixels)
-                * ceil_div(call["elements"], lanes)
-                * lanes
+                flops * ceil_div(call["pixels"], pixels) * ceil_div(call["elements"], lanes)
             ),
         )
     if table.PLANES <= slot < table.PIXEL_LANES:

@@ -13,7 +13,7 @@ import argparse
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from implicit_conv.testing import EPS, Case
 from implicit_conv.testing.gpu.problems import ROUNDING, SUM_UNITS
 from implicit_conv.timing import Seconds
 from implicit_conv.tools.rivals import CONTROL, WrongResultError
-from perf.record import Record, ratios, timings
+from perf.record import Record, layer_row
 from perf.shapes import Suite
 
 BATCHES = (256, 32)
@@ -103,7 +103,8 @@ def measured_row(torch: Any, name: str, case: Case, rounds: int) -> dict[str, An
     after = probe(torch)
     if throttled(before, after):
         raise ThrottledError(f"a matmul took {1e6 * before:.0f}, then {1e6 * after:.0f} us")
-    return row_of(name, case, samples, errors, algorithm) | {"probe_seconds": [before, after]}
+    row = layer_row(name, case, case.problem, algorithm, errors, samples)
+    return row | {"probe_seconds": [before, after]}
 
 
 def _torch_with_cuda() -> Any:
@@ -134,17 +135,11 @@ def inputs(torch: Any, case: Case, device: str = "cuda") -> tuple[Any, Any]:
     return x, w
 
 
-def conv_options(case: Case) -> dict[str, Any]:
-    """Keyword arguments of conv2d for `inputs`."""
-    names = ("stride", "padding", "dilation", "groups")
-    return {name: getattr(case, name) for name in names}
-
-
 def gpu_functions(torch: Any, case: Case, x: Any, w: Any) -> tuple[dict[str, Call], str]:
     """({name: function} of conv2d, its plan and cuDNN, name of the kernel)."""
     from implicit_conv import conv2d, plan_conv2d
 
-    options = conv_options(case)
+    options = {name: getattr(case, name) for name in ("stride", "padding", "dilation", "groups")}
     plan: Any = plan_conv2d(tuple(x.shape), tuple(w.shape), case.dtype, **options, device="cuda")
     packed = plan.pack(w)
 
@@ -246,23 +241,3 @@ def probe(torch: Any, device: str = "cuda", size: int = PROBE) -> float:
 def throttled(before: float, after: float) -> bool:
     """Whether the same work took longer after a row than before it."""
     return before < KEPT_RATE * after
-
-
-def row_of(
-    name: str,
-    case: Case,
-    samples: Mapping[str, Seconds],
-    errors: dict[str, float],
-    algorithm: str,
-) -> dict[str, Any]:
-    """One measured layer as a record keeps it."""
-    return {
-        "layer": name,
-        "case": asdict(case),
-        "algorithm": algorithm,
-        "flops": case.problem.flops,
-        "bytes": case.problem.bytes,
-        "errors": errors,
-        "timings": timings(samples),
-        "ratios": ratios(samples),
-    }

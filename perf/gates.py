@@ -11,9 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -23,9 +20,10 @@ from implicit_conv.cpu.engines.engine import CpuEngine, plan
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.testing import Case
 from perf.layers import layers
+from perf.record import python
+from perf.terminal import table_of
 
 EXPECTED = Path(__file__).with_name("gates.json")
-ROOT = EXPECTED.parent.parent
 
 ARCHES = {
     "avx512": CpuArch(512, True, 32 << 10, 1 << 20, 1, 14),
@@ -128,8 +126,8 @@ def engine_counts(arch: str) -> Numbers:
     for layout in ("NCHW", "NHWC"):
         for suite, name in LAYERS:
             case = layers(suite, layout)[name]
-            counts = count(plan_for(case, ARCHES[arch]), *case.arrange(*case.inputs(0)))
-            found[f"{layout} {name}"] = counts.as_dict()
+            engine = plan_for(case, ARCHES[arch])
+            found[f"{layout} {name}"] = count(engine, *case.arrange(*case.inputs(0)))
     found["kernels compiled"] = len(store().files(KERNEL))
     return found
 
@@ -141,13 +139,8 @@ def plan_for(case: Case, arch: CpuArch) -> CpuEngine:
 
 def _python(code: str, *arguments: str) -> str:
     """The output of `code` in a new process with an empty kernel cache."""
-    with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "IMPLICIT_CONV_CACHE_DIR": folder}
-        command = [sys.executable, "-c", code, *arguments]
-        result = subprocess.run(
-            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True
-        )
-    return result.stdout
+    with tempfile.TemporaryDirectory() as cache:
+        return python(code, cache, *arguments)
 
 
 def differences(expected: Numbers, measured: Numbers) -> list[tuple[str, object, object]]:
@@ -179,11 +172,10 @@ def _flat(tree: Numbers, prefix: str = "") -> dict[str, object]:
 
 def print_changes(changes: list[tuple[str, object, object]]) -> None:
     """Print the changes as a table."""
-    from perf.terminal import console, table_of
-
     if not changes:
-        console().print("gates: all counts are as expected")
+        print("gates: all counts are as expected")
         return
-    lines = [[name, str(before), str(after)] for name, before, after in changes]
-    console().print(table_of(["count", "expected", "measured"], lines, "counts that changed"))
+    print("counts that changed")
+    names = ("count", "expected", "measured")
+    print(table_of([dict(zip(names, map(str, change), strict=True)) for change in changes]))
     print("If you intend this change, run `python -m perf gates --update` and commit gates.json.")

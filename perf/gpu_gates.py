@@ -83,31 +83,21 @@ def kernels() -> Iterator[tuple[str, Variant, tuple[int, int, str]]]:
             yield f"{family.name} {target}", by_name[family.name], KNOWN[number].cc
 
 
-def problem(dtype: str) -> Problem:
+def problem(dtype: str, filters: int = 256, groups: int = 1) -> Problem:
     """A 3x3 convolution that every kernel can compute, large enough for the largest tiles."""
     return Problem.parse(
         (32, 28, 28, 128),
-        (256, 3, 3, 128),
+        (filters, 3, 3, 128 // groups),
         dtype,
         padding=1,
+        groups=groups,
         layout="NHWC",
         weight_layout="KRSC",
         dtypes=GPU_DTYPES,
     )
 
 
-def narrow_problem(dtype: str) -> Problem:
-    """A depthwise 3x3 convolution, large enough for the largest tiles."""
-    return Problem.parse(
-        (32, 28, 28, 128),
-        (128, 3, 3, 1),
-        dtype,
-        padding=1,
-        groups=128,
-        layout="NHWC",
-        weight_layout="KRSC",
-        dtypes=GPU_DTYPES,
-    )
+narrow_problem = partial(problem, filters=128, groups=128)  # depthwise
 
 
 def narrow_variant(family: str, case: str) -> Variant:

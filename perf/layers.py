@@ -6,11 +6,12 @@ dict of layer name to `Case`, in the order of the network.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from implicit_conv.problem.options import LAYOUTS_OF
 from perf import networks
-from perf.shapes import Suite, convolution, depthwise, layer, rise
+from perf.shapes import Layers, Suite, depthwise, layer, rise
 
 # He et al., "Deep Residual Learning for Image Recognition" (2016), table 1, in the form known as
 # v1.5 (torchvision, NVIDIA), where the 3x3 has the stride: (width, input size, stride of the
@@ -129,247 +130,213 @@ ASPP_CHANNELS, ASPP_FILTERS, ASPP_SIZE, ASPP_RATES = 2048, 256, 33, (6, 12, 18)
 # Networks" (2018), section 4, SE-ResNet-50 with reduction 16.
 SQUEEZE = ((256, 16), (512, 32), (1024, 64), (2048, 128))
 
+# The last layers of VGG-16 and ResNet-50 as convolutions: (channels, filters).
+CLASSIFIERS = ((4096, 4096), (4096, 1000), (2048, 1000))
+
 GPU_BATCH = 64  # images: enough to fill a GPU
 
-# The names of suites in reports.
-TITLES = {
-    "resnet50": "ResNet-50",
-    "resnext50": "ResNeXt-50, 3x3",
-    "mobilenet": "MobileNetV2",
-    "convnext": "ConvNeXt-T",
-    "vgg": "VGG-16",
-    "unet": "U-Net",
-    "efficientnet": "EfficientNet-B0",
-    "xception": "Xception",
-    "densenet": "DenseNet-121",
-    "ssd": "SSD300",
-    "aspp": "DeepLabv3, ASPP",
-    "first": "first layers",
-    "depthwise": "depthwise",
-    "pixel": "1x1 on one pixel",
-    "small": "small calls",
-    "int8": "ResNet-50, uint8 x int8",
-    "gpu": "ResNet-50",
-    "transposed": "transposed",
-    "conv1d": "signals",
-    "conv3d": "volumes",
-}
 
-
-def resnet50() -> Suite:
+def resnet50() -> Layers:
     """The 23 distinct shapes, including stem and shortcuts."""
-    suite = layer(3, 64, 224, 7, 2)
+    yield layer(3, 64, 224, 7, 2)
     channels = 64
     for width, size, stride in RESNET50_STAGES:
         out = size // stride
-        suite |= layer(channels, width, size)
-        suite |= layer(width, width, size, 3, stride)
-        suite |= layer(width, 4 * width, out)
-        suite |= layer(channels, 4 * width, size, 1, stride)  # the shortcut
-        suite |= layer(4 * width, width, out)
-        suite |= layer(width, width, out, 3)
+        yield layer(channels, width, size)
+        yield layer(width, width, size, 3, stride)
+        yield layer(width, 4 * width, out)
+        yield layer(channels, 4 * width, size, 1, stride)  # the shortcut
+        yield layer(4 * width, width, out)
+        yield layer(width, width, out, 3)
         channels = 4 * width
-    return suite
 
 
-def mobilenet() -> Suite:
+def mobilenet() -> Layers:
     """Stem, pointwise and depthwise layers of MobileNetV2 at 224 x 224."""
-    suite = layer(3, 32, 224, 3, 2)
+    yield layer(3, 32, 224, 3, 2)
     channels, size = 32, 112
     for expansion, filters, blocks, first_stride in MOBILENET_V2:
         for block in range(blocks):
             stride = first_stride if block == 0 else 1
             wide = expansion * channels
             if expansion > 1:
-                suite |= layer(channels, wide, size)
-            suite |= depthwise(wide, size, stride)
+                yield layer(channels, wide, size)
+            yield depthwise(wide, size, stride)
             size //= stride
-            suite |= layer(wide, filters, size)
+            yield layer(wide, filters, size)
             channels = filters
-    return suite | layer(channels, 1280, size)
+    yield layer(channels, 1280, size)
 
 
-def resnext50() -> Suite:
+def resnext50() -> Layers:
     """The grouped 3x3 layers of ResNeXt-50; its other layers are like those of ResNet-50."""
-    suite: Suite = {}
     for width, size, stride in RESNEXT50_STAGES:
         for place, step in ((size, stride), (size // stride, 1)):
-            suite |= layer(width, width, place, 3, step, groups=RESNEXT50_GROUPS)
-    return suite
+            yield layer(width, width, place, 3, step, groups=RESNEXT50_GROUPS)
 
 
-def convnext() -> Suite:
+def convnext() -> Layers:
     """The layers of ConvNeXt-T: stem, depthwise 7x7, pairs of 1x1, 2x2 between stages."""
-    suite = layer(3, CONVNEXT_STAGES[0][0], 224, 4, 4, pad=0)
+    yield layer(3, CONVNEXT_STAGES[0][0], 224, 4, 4, pad=0)
     for stage, (channels, size) in enumerate(CONVNEXT_STAGES):
         if stage:
-            suite |= layer(channels // 2, channels, 2 * size, 2, 2, pad=0)
-        suite |= depthwise(channels, size, taps=7)
-        suite |= layer(channels, 4 * channels, size) | layer(4 * channels, channels, size)
-    return suite
+            yield layer(channels // 2, channels, 2 * size, 2, 2, pad=0)
+        yield depthwise(channels, size, taps=7)
+        yield layer(channels, 4 * channels, size)
+        yield layer(4 * channels, channels, size)
 
 
-def vgg() -> Suite:
+def vgg() -> Layers:
     """The 9 distinct 3x3 layers of VGG-16."""
-    suite: Suite = {}
     channels, size = 3, 224
     for filters, count in VGG16:
         for _ in range(count):
-            suite |= layer(channels, filters, size, 3)
+            yield layer(channels, filters, size, 3)
             channels = filters
         size //= 2
-    return suite
 
 
-def unet() -> Suite:
+def unet() -> Layers:
     """The convolutions of U-Net except its transposed ones; there is no padding."""
-    suite: Suite = {}
     channels = 1
     for filters, size in UNET_DOWN:
-        suite |= layer(channels, filters, size, 3, pad=0)
-        suite |= layer(filters, filters, size - 2, 3, pad=0)
+        yield layer(channels, filters, size, 3, pad=0)
+        yield layer(filters, filters, size - 2, 3, pad=0)
         channels = filters
     for filters, size in UNET_UP:
-        suite |= layer(2 * filters, filters, size, 3, pad=0)
-        suite |= layer(filters, filters, size - 2, 3, pad=0)
-    return suite | layer(64, 2, 388)
+        yield layer(2 * filters, filters, size, 3, pad=0)
+        yield layer(filters, filters, size - 2, 3, pad=0)
+    yield layer(64, 2, 388)
 
 
-def aspp() -> Suite:
+def aspp() -> Layers:
     """Atrous spatial pyramid pooling of DeepLabv3: 1x1, dilated 3x3, image pooling, and the 1x1 on
     all of them.
     """
-    suite = layer(ASPP_CHANNELS, ASPP_FILTERS, ASPP_SIZE)
+    yield layer(ASPP_CHANNELS, ASPP_FILTERS, ASPP_SIZE)
     for rate in ASPP_RATES:
-        suite |= layer(ASPP_CHANNELS, ASPP_FILTERS, ASPP_SIZE, 3, dilation=rate)
-    suite |= layer(ASPP_CHANNELS, ASPP_FILTERS, 1)
-    branches = 2 + len(ASPP_RATES)
-    return suite | layer(branches * ASPP_FILTERS, ASPP_FILTERS, ASPP_SIZE)
+        yield layer(ASPP_CHANNELS, ASPP_FILTERS, ASPP_SIZE, 3, dilation=rate)
+    yield layer(ASPP_CHANNELS, ASPP_FILTERS, 1)
+    yield layer((2 + len(ASPP_RATES)) * ASPP_FILTERS, ASPP_FILTERS, ASPP_SIZE)
 
 
-def first() -> Suite:
+def first() -> Layers:
     """First layers on large images with 1 to 4 channels."""
-    suite: Suite = {}
     for taps, stride, filters, size in FIRST:
         for channels in FIRST_CHANNELS:
-            suite |= layer(channels, filters, size, taps, stride)
-    return suite
+            yield layer(channels, filters, size, taps, stride)
 
 
-def depthwise_layers() -> Suite:
+def depthwise_layers() -> Layers:
     """The depthwise layers of MobileNet, MobileNetV2, EfficientNet-B0, Xception and ConvNeXt-T."""
-    suite: Suite = {}
     for channels, size, stride in MOBILENET_V1:
-        suite |= depthwise(channels, size, stride)
-    both = dict(networks.efficientnet()) | dict(networks.xception())
-    for network in (mobilenet(), both, convnext()):
-        suite |= {name: case for name, case in network.items() if case.C == case.K == 1}
-    return suite
+        yield depthwise(channels, size, stride)
+    for network in (mobilenet, networks.efficientnet, networks.xception, convnext):
+        yield from ((name, case) for name, case in network() if case.C == case.K == 1)
 
 
-def pixel() -> Suite:
+def pixel() -> Layers:
     """1x1 on a single pixel: squeeze and excitation of EfficientNet-B0 and SE-ResNet-50, image
     pooling of DeepLabv3, and the last layers of VGG-16 and ResNet-50 as convolutions.
     """
-    suite = {name: case for name, case in networks.efficientnet() if case.size == (1, 1)}
+    yield from ((name, case) for name, case in networks.efficientnet() if case.size == (1, 1))
     for channels, filters in SQUEEZE:
-        suite |= layer(channels, filters, 1) | layer(filters, channels, 1)
-    suite |= layer(ASPP_CHANNELS, ASPP_FILTERS, 1)
-    return suite | layer(4096, 4096, 1) | layer(4096, 1000, 1) | layer(2048, 1000, 1)
+        yield layer(channels, filters, 1)
+        yield layer(filters, channels, 1)
+    yield layer(ASPP_CHANNELS, ASPP_FILTERS, 1)
+    for channels, filters in CLASSIFIERS:
+        yield layer(channels, filters, 1)
 
 
-def small() -> Suite:
+def small() -> Layers:
     """Calls so short that the overhead of a call matters.
 
     A filter bank on a thumbnail; LeNet-5 (LeCun et al. 1998, figure 2); the CIFAR network of He et
     al. (2016, section 4.2), one 3x3 of each stage; a pair of depthwise and 1x1.
     """
-    suite = layer(3, 8, 32, 3)
-    suite |= layer(1, 6, 32, 5, pad=0) | layer(6, 16, 14, 5, pad=0) | layer(16, 120, 5, 5, pad=0)
-    suite |= layer(16, 16, 32, 3) | layer(32, 32, 16, 3) | layer(64, 64, 8, 3)
-    return suite | depthwise(8, 8) | layer(8, 8, 8)
+    yield layer(3, 8, 32, 3)
+    for channels, filters, size in ((1, 6, 32), (6, 16, 14), (16, 120, 5)):
+        yield layer(channels, filters, size, 5, pad=0)
+    for channels, size in ((16, 32), (32, 16), (64, 8)):
+        yield layer(channels, channels, size, 3)
+    yield depthwise(8, 8)
+    yield layer(8, 8, 8)
 
 
-def int8() -> Suite:
+def int8() -> Layers:
     """ResNet-50 quantized: uint8 activations, as a relu leaves them, and int8 filters."""
-    return {name: replace(case, dtype="uint8", w_dtype="int8") for name, case in resnet50().items()}
+    return ((name, replace(case, dtype="uint8", w_dtype="int8")) for name, case in resnet50())
 
 
-def gpu() -> Suite:
+def gpu() -> Layers:
     """ResNet-50 at a batch size that fills a GPU."""
-    return {name: replace(case, N=GPU_BATCH) for name, case in resnet50().items()}
+    return ((name, replace(case, N=GPU_BATCH)) for name, case in resnet50())
 
 
-def transposed() -> Suite:
+def transposed() -> Layers:
     """The transposed convolutions of U-Net, DCGAN, Segment Anything and HiFi-GAN."""
-    suite: Suite = {}
     for channels, size in UNET_RISES:
-        suite |= rise(channels, channels // 2, (size, size), 2, 2)
+        yield rise(channels, channels // 2, (size, size), 2, 2)
     for channels, filters, size in DCGAN:
-        suite |= rise(channels, filters, (size, size), 5, 2, pad=2, added=1)
+        yield rise(channels, filters, (size, size), 5, 2, pad=2, added=1)
     for channels, filters, size in SEGMENT_ANYTHING:
-        suite |= rise(channels, filters, (size, size), 2, 2)
+        yield rise(channels, filters, (size, size), 2, 2)
     channels, frames = 512, MEL_FRAMES
     for taps, stride in HIFI_GAN:
-        suite |= rise(channels, channels // 2, (frames,), taps, stride, pad=(taps - stride) // 2)
+        yield rise(channels, channels // 2, (frames,), taps, stride, pad=(taps - stride) // 2)
         channels, frames = channels // 2, frames * stride
-    return suite
 
 
-def conv1d() -> Suite:
+def conv1d() -> Layers:
     """The convolutions of WaveNet, Whisper, wav2vec 2.0 and Mamba."""
-    suite: Suite = {}
     for dilation in WAVENET_DILATIONS:
-        suite |= convolution(64, 128, (SPEECH,), (2,), pad=(0,), dilation=dilation)
+        yield layer(64, 128, (SPEECH,), 2, pad=0, dilation=dilation)
     for channels, stride in WHISPER:
-        suite |= convolution(channels, 512, (3000,), (3,), (stride,))
+        yield layer(channels, 512, (3000,), 3, stride)
     channels, samples = 1, SPEECH
     for taps, stride in WAV2VEC:
-        suite |= convolution(channels, 512, (samples,), (taps,), (stride,), pad=(0,))
+        yield layer(channels, 512, (samples,), taps, stride, pad=0)
         channels, samples = 512, (samples - taps) // stride + 1
-    suite |= convolution(768, 768, (samples,), (128,), groups=16)
+    yield layer(768, 768, (samples,), 128, groups=16)
     channels, taps, length = MAMBA
-    return suite | convolution(
-        channels, channels, (length,), (taps,), pad=(taps - 1,), groups=channels
-    )
+    yield layer(channels, channels, (length,), taps, pad=taps - 1, groups=channels)
 
 
-def conv3d() -> Suite:
+def conv3d() -> Layers:
     """The convolutions of C3D, R(2+1)D, 3D U-Net and X3D-M."""
-    suite: Suite = {}
     for channels, filters, depth, size in C3D:
-        suite |= convolution(channels, filters, (depth, size, size), (3, 3, 3))
+        yield layer(channels, filters, (depth, size, size), 3)
     for channels, between, depth, size in R2PLUS1D:
-        suite |= convolution(channels, between, (depth, size, size), (1, 3, 3))
-        suite |= convolution(between, channels, (depth, size, size), (3, 1, 1))
+        yield layer(channels, between, (depth, size, size), (1, 3, 3))
+        yield layer(between, channels, (depth, size, size), (3, 1, 1))
     for channels, depth, size in UNET3D:
-        suite |= convolution(channels, channels, (depth, size, size), (3, 3, 3), pad=(0, 0, 0))
+        yield layer(channels, channels, (depth, size, size), 3, pad=0)
     for channels, size in X3D:
-        suite |= convolution(channels, channels, (16, size, size), (3, 3, 3), groups=channels)
-    return suite
+        yield layer(channels, channels, (16, size, size), 3, groups=channels)
 
 
-SUITES = {
-    "resnet50": resnet50,
-    "resnext50": resnext50,
-    "mobilenet": mobilenet,
-    "convnext": convnext,
-    "vgg": vgg,
-    "unet": unet,
-    "efficientnet": lambda: dict(networks.efficientnet()),
-    "xception": lambda: dict(networks.xception()),
-    "densenet": lambda: dict(networks.densenet()),
-    "ssd": lambda: dict(networks.ssd()),
-    "aspp": aspp,
-    "first": first,
-    "depthwise": depthwise_layers,
-    "pixel": pixel,
-    "small": small,
-    "int8": int8,
-    "gpu": gpu,
-    "transposed": transposed,
-    "conv1d": conv1d,
-    "conv3d": conv3d,
+# Suite: its title in reports, and its layers, where equal ones may repeat.
+SUITES: dict[str, tuple[str, Callable[[], Layers]]] = {
+    "resnet50": ("ResNet-50", resnet50),
+    "resnext50": ("ResNeXt-50, 3x3", resnext50),
+    "mobilenet": ("MobileNetV2", mobilenet),
+    "convnext": ("ConvNeXt-T", convnext),
+    "vgg": ("VGG-16", vgg),
+    "unet": ("U-Net", unet),
+    "efficientnet": ("EfficientNet-B0", networks.efficientnet),
+    "xception": ("Xception", networks.xception),
+    "densenet": ("DenseNet-121", networks.densenet),
+    "ssd": ("SSD300", networks.ssd),
+    "aspp": ("DeepLabv3, ASPP", aspp),
+    "first": ("first layers", first),
+    "depthwise": ("depthwise", depthwise_layers),
+    "pixel": ("1x1 on one pixel", pixel),
+    "small": ("small calls", small),
+    "int8": ("ResNet-50, uint8 x int8", int8),
+    "gpu": ("ResNet-50", gpu),
+    "transposed": ("transposed", transposed),
+    "conv1d": ("signals", conv1d),
+    "conv3d": ("volumes", conv3d),
 }
 KINDS = ("aspp", "first", "depthwise", "pixel", "small")  # suites of layers of one kind
 OTHERS = ("int8", "gpu", "transposed", "conv1d", "conv3d")  # suites that "all" leaves out
@@ -392,7 +359,7 @@ def layers(suite: str, layout: str = "NCHW", batch: int | None = None) -> Suite:
     chosen = chosen if suite == "all" else [suite]
     found: Suite = {}
     for name in chosen:
-        found |= SUITES[name]()
+        found |= dict(SUITES[name][1]())
     last = LAYOUTS_OF[2].index(layout)
     return {
         name: replace(case, layout=LAYOUTS_OF[len(case.size)][last], N=batch or case.N)

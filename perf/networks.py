@@ -4,12 +4,7 @@ with those of the papers. A suite holds each shape once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from implicit_conv.testing import Case
-from perf.shapes import depthwise, layer
-
-Layers = Iterator[tuple[str, Case]]
+from perf.shapes import Layers, depthwise, layer
 
 # Tan and Le, "EfficientNet" (2019), table 1, B0: (expansion, taps, output channels, blocks,
 # stride). A block squeezes to a quarter of its input channels.
@@ -52,36 +47,36 @@ SSD_CLASSES = 21
 
 def efficientnet() -> Layers:
     """EfficientNet-B0 at 224 x 224; squeeze and excitation are 1x1 on a single pixel."""
-    yield from layer(3, 32, 224, 3, 2).items()
+    yield layer(3, 32, 224, 3, 2)
     channels, size = 32, 112
     for expansion, taps, filters, blocks, first_stride in EFFICIENTNET_B0:
         for block in range(blocks):
             stride = first_stride if block == 0 else 1
             wide, narrow = expansion * channels, channels // 4
             if expansion > 1:
-                yield from layer(channels, wide, size).items()
-            yield from depthwise(wide, size, stride, taps).items()
+                yield layer(channels, wide, size)
+            yield depthwise(wide, size, stride, taps)
             size //= stride
-            yield from layer(wide, narrow, 1).items()
-            yield from layer(narrow, wide, 1).items()
-            yield from layer(wide, filters, size).items()
+            yield layer(wide, narrow, 1)
+            yield layer(narrow, wide, 1)
+            yield layer(wide, filters, size)
             channels = filters
-    yield from layer(channels, 1280, size).items()
+    yield layer(channels, 1280, size)
 
 
 def xception() -> Layers:
     """Xception at 299 x 299."""
-    yield from layer(3, 32, 299, 3, 2, pad=0).items()
-    yield from layer(32, 64, 149, 3, pad=0).items()
+    yield layer(3, 32, 299, 3, 2, pad=0)
+    yield layer(32, 64, 149, 3, pad=0)
     channels = 64
     for first, second, size in XCEPTION_ENTRY:
-        yield from layer(channels, second, size, 1, 2).items()  # the shortcut
+        yield layer(channels, second, size, 1, 2)  # the shortcut
         yield from separable(channels, first, size)
         yield from separable(first, second, size)
         channels = second
     for _ in range(3 * XCEPTION_MIDDLE):
         yield from separable(channels, channels, XCEPTION_SIZE)
-    yield from layer(channels, 1024, XCEPTION_SIZE, 1, 2).items()  # the shortcut
+    yield layer(channels, 1024, XCEPTION_SIZE, 1, 2)  # the shortcut
     yield from separable(channels, 728, XCEPTION_SIZE)
     yield from separable(728, 1024, XCEPTION_SIZE)
     yield from separable(1024, 1536, 10)
@@ -90,21 +85,21 @@ def xception() -> Layers:
 
 def separable(channels: int, filters: int, size: int) -> Layers:
     """A depthwise 3x3 and a 1x1."""
-    yield from depthwise(channels, size).items()
-    yield from layer(channels, filters, size).items()
+    yield depthwise(channels, size)
+    yield layer(channels, filters, size)
 
 
 def densenet() -> Layers:
     """DenseNet-121 at 224 x 224."""
-    yield from layer(3, 2 * GROWTH, 224, 7, 2).items()
+    yield layer(3, 2 * GROWTH, 224, 7, 2)
     channels = 2 * GROWTH
     for block, (pairs, size) in enumerate(DENSENET_121):
         if block:
-            yield from layer(channels, channels // 2, 2 * size).items()  # the transition
+            yield layer(channels, channels // 2, 2 * size)  # the transition
             channels //= 2
         for _ in range(pairs):
-            yield from layer(channels, 4 * GROWTH, size).items()
-            yield from layer(4 * GROWTH, GROWTH, size, 3).items()
+            yield layer(channels, 4 * GROWTH, size)
+            yield layer(4 * GROWTH, GROWTH, size, 3)
             channels += GROWTH
 
 
@@ -113,14 +108,14 @@ def ssd() -> Layers:
     channels = 3
     for filters, count, size in SSD_VGG:
         for _ in range(count):
-            yield from layer(channels, filters, size, 3).items()
+            yield layer(channels, filters, size, 3)
             channels = filters
-    yield from layer(channels, 1024, 19, 3, dilation=6).items()
-    yield from layer(1024, 1024, 19).items()
+    yield layer(channels, 1024, 19, 3, dilation=6)
+    yield layer(1024, 1024, 19)
     channels = 1024
     for narrow, filters, size, stride, pad in SSD_EXTRAS:
-        yield from layer(channels, narrow, size).items()
-        yield from layer(narrow, filters, size, 3, stride, pad).items()
+        yield layer(channels, narrow, size)
+        yield layer(narrow, filters, size, 3, stride, pad)
         channels = filters
     for channels, size, boxes in SSD_SOURCES:
-        yield from layer(channels, boxes * (SSD_CLASSES + 4), size, 3).items()
+        yield layer(channels, boxes * (SSD_CLASSES + 4), size, 3)

@@ -9,7 +9,7 @@ import argparse
 import functools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +51,26 @@ from perf.bringup.kit import Image, Kit, Launch
 from perf.bringup.recipes import Problem
 from perf.bringup.sass import assembled
 from perf.bringup.watchdog import with_watchdog
-from perf.pack_layers import cases
+from perf.layers import layers
 
 Array = NDArray[Any]
 NOTHING = Geometry(*[0] * len(Geometry._fields))
 PROBE_ROWS, PROBE_SHIFTS = 96, range(17)
 LAYER_KERNELS = 6  # kernels that a layer is timed with, the best by their estimates
 ENTRY = re.compile(r"\.visible \.entry (\w+)")
+# Layers whose maps are encoded and whose kernels are timed, by their names in `layers`. Whole
+# networks go without their first layer, whose 3 channels no tensor copy takes.
+NETWORKS = {
+    "ResNet-50": [*layers("resnet50")][1:],
+    "VGG-16": [*layers("vgg")][1:],
+    "U-Net": ["3x3 64-64 @570", "3x3 64-128 @284", "3x3 512-1024 @32", "3x3 1024-512 @56"],
+    # Depthwise layers of MobileNetV2 and ConvNeXt-T, and groups of ResNeXt-50.
+    "narrow groups": [
+        *("3x3 dw 32 @112", "3x3/2 dw 96 @112", "3x3 dw 144 @56", "3x3 dw 576 @14"),
+        *("7x7 dw 96 @56", "7x7 dw 768 @7", "3x3 128-128 g32 @56", "3x3 256-256 g32 @28"),
+    ],
+    "tiny": ["3x3 64-64 @8"],  # for a rehearsal
+}
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -73,10 +86,9 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 def run(options: argparse.Namespace) -> int:
     """Write the kit; exit status 0."""
-    networks, batch = (("tiny",), 2) if options.small else (("ResNet-50", "narrow groups"), 256)
-    contents = Contents(
-        options.target, options.problems, options.small, options.only, networks, batch
-    )
+    contents = Contents(options.target, options.problems, options.small, options.only)
+    if options.small:
+        contents = replace(contents, networks=("tiny",), batch=2)
     kit = packed_kit(contents)
     size = kit.save(options.file)
     print(f"{options.file}: {size} bytes, {len(kit.images)} kernels, {len(kit.launches)} launches")
@@ -85,29 +97,14 @@ def run(options: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class Contents:
-    """What a kit holds.
-
-    Attributes
-    ----------
-    target : str
-    problems : int
-        Random problems of each kernel.
-    small : bool
-        The small tiles of the families instead of those of the planner, for a rehearsal.
-    only : str
-        A regular expression for the names of kernels whose problems are packed.
-    networks : sequence of str
-        Whose layers are timed.
-    batch : int
-        Images of a timed layer.
-    """
+    """What a kit holds."""
 
     target: str = "sm_90a"
-    problems: int = 20
-    small: bool = False
-    only: str = ""
-    networks: Sequence[str] = ("ResNet-50", "narrow groups")
-    batch: int = 256
+    problems: int = 20  # random ones of each kernel
+    small: bool = False  # small tiles of the families, not the planner's: for a rehearsal
+    only: str = ""  # regular expression of the kernels whose problems are packed
+    networks: Sequence[str] = ("ResNet-50", "narrow groups")  # whose layers are timed
+    batch: int = 256  # images of a timed layer
 
 
 def packed_kit(contents: Contents) -> Kit:
@@ -127,6 +124,13 @@ def packed_kit(contents: Contents) -> Kit:
     for network in contents.networks:
         _pack_layers(kit, arch, network, contents.batch)
     return kit
+
+
+def cases(network: str, batch: int) -> Iterator[tuple[str, Case]]:
+    """(name, case) of the layers of one of `NETWORKS`, with channels-last arrays of bfloat16."""
+    every = layers("all", "NHWC", batch)
+    for name in NETWORKS[network]:
+        yield f"{network} {name}", replace(every[name], weight_layout="KRSC", dtype="bfloat16")
 
 
 def _image(kit: Kit, title: str, text: str, threads: int, linked: bytes | None = None) -> str:

@@ -225,31 +225,3 @@ def roofline(record: Record) -> Picture:
 def _powers(low: float, high: float) -> list[float]:
     """Powers of two between two numbers."""
     return [2.0**n for n in range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)]
-
-
-def history(records: Sequence[Record]) -> Picture:
-    """Share of the FMA peak over records in order of time; one panel a layer.
-
-    The peak is the one that the same run measured.
-    """
-    shares: dict[str, list[Point]] = {}
-    for number, record in enumerate(records):
-        for row, flops in zip(record["rows"], best_flops(record), strict=True):
-            share = flops / record["ceilings"]["fma"]
-            shares.setdefault(row["layer"], []).append((number, share))
-    columns = min(3, len(shares))
-    most = max(share for points in shares.values() for _, share in points)
-    width, height = (WIDTH - 30) / columns, 90
-    picture = Picture(WIDTH, 40 + height * math.ceil(len(shares) / columns))
-    picture.text(10, 14, f"share of the FMA peak, 0 to {most:.0%}, record by record")
-    for number, (layer, points) in enumerate(shares.items()):
-        x, y = 15 + width * (number % columns), 30 + height * (number // columns)
-        picture.text(x, y + 6, layer, size=10)
-        low = y + height - 10
-        picture.line([(x, low), (x + width - 15, low)], "faint")
-        step, scale = (width - 25) / max(1, len(records) - 1), (height - 30) / most
-        line = [(x + 5 + step * at, low - scale * share) for at, share in points]
-        picture.line(line, "call")
-        for place in line:
-            picture.mark(*place, "call")
-    return picture

@@ -10,7 +10,9 @@ import json
 import os
 import platform
 import subprocess
+import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
@@ -18,6 +20,9 @@ from typing import Any
 
 from implicit_conv.cpu.machine.arch import cpu_arch
 from implicit_conv.cpu.machine.compiler import host_features
+from implicit_conv.operators.plan import Plan
+from implicit_conv.problem.problem import Problem
+from implicit_conv.testing import Case
 from implicit_conv.timing import Seconds, paired_ratio, summarise
 from implicit_conv.tools.info import cpu_name
 
@@ -91,18 +96,22 @@ def git(*arguments: str) -> str:
     return result.stdout.strip()
 
 
+def python(code: str, cache: str, *arguments: str) -> str:
+    """The output of `code` in a new process in the checkout, with compiled kernels in `cache`."""
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        cwd=ROOT,
+        env={**os.environ, "IMPLICIT_CONV_CACHE_DIR": cache},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    ).stdout
+
+
 def load() -> float | None:
     """Load average of the last minute; None if the system has none."""
     average = getattr(os, "getloadavg", None)
     return average()[0] if average else None
-
-
-def timings(samples: Mapping[str, Seconds]) -> dict[str, Any]:
-    """Summary and samples of each function, as a row keeps them."""
-    return {
-        name: {**summarise(values)._asdict(), "samples": values.tolist()}
-        for name, values in samples.items()
-    }
 
 
 def ratios(samples: Mapping[str, Seconds]) -> dict[str, float]:
@@ -113,6 +122,30 @@ def ratios(samples: Mapping[str, Seconds]) -> dict[str, float]:
         for name in others:
             found[f"{name}{suffix}"] = paired_ratio(samples[name], samples[ours])
     return found
+
+
+def layer_row(
+    name: str,
+    case: Case,
+    work: Plan | Problem,
+    algorithm: str,
+    errors: Mapping[str, float],
+    samples: Mapping[str, Seconds],
+) -> dict[str, Any]:
+    """One measured layer as a record keeps it; `work` is its plan or its problem."""
+    return {
+        "layer": name,
+        "case": asdict(case),
+        "algorithm": algorithm,
+        "flops": work.flops,
+        "bytes": work.bytes,
+        "errors": errors,
+        "timings": {
+            name: {**summarise(values)._asdict(), "samples": values.tolist()}
+            for name, values in samples.items()
+        },
+        "ratios": ratios(samples),
+    }
 
 
 def validate(record: Record) -> None:

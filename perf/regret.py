@@ -8,9 +8,8 @@ is packed before the clock starts.
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Sequence
-from dataclasses import replace
+from statistics import geometric_mean
 from typing import NamedTuple
 
 from implicit_conv.cpu.candidates.candidate import Candidate, Request
@@ -21,10 +20,10 @@ from implicit_conv.problem.options import FLOAT_DTYPES
 from implicit_conv.testing import Case
 from implicit_conv.timing import Seconds
 from perf import terminal
-from perf.layers import OTHERS, SUITES, layers
+from perf.layers import OTHERS, SUITES
+from perf.run import chosen_layers
 
 MEAN, WORST = 1.07, 1.25  # the regret that is accepted: geometric mean, any layer
-COLUMNS = ("layer", "chosen", "fastest", "chosen ms", "fastest ms", "regret")
 
 
 class Regret(NamedTuple):
@@ -50,32 +49,23 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     suites = [name for name in SUITES if name not in OTHERS]
     parser.add_argument("--suite", default="all", choices=(*suites, "all"))
     parser.add_argument("--layer", action="append", help="only layers whose name contains this")
-    parser.add_argument("--dtype", default="float32", choices=FLOAT_DTYPES)
+    parser.add_argument("--dtype", action="append", choices=FLOAT_DTYPES)
     parser.add_argument("--layout", default="NCHW", choices=("NCHW", "NHWC"))
     parser.add_argument("--threads", type=int, default=1)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, device="cpu", batch=None)
 
 
 def run(options: argparse.Namespace) -> int:
     """Exit status: 0, or 1 if the regret is larger than accepted."""
-    suite = layers(options.suite, options.layout)
-    if options.layer:
-        suite = {
-            name: case
-            for name, case in suite.items()
-            if any(part in name for part in options.layer)
-        }
-    if not suite:
-        raise ValueError(f"no layer's name contains {' or '.join(options.layer)}")
-    console = terminal.console()
+    suite = chosen_layers(options)
     found = []
-    with terminal.progress(console) as show:
+    with terminal.progress() as show:
         for number, (name, case) in enumerate(suite.items()):
             show(name, number, len(suite))
-            found.append(measured(name, replace(case, dtype=options.dtype), options.threads))
-    console.print(terminal.table_of(COLUMNS, list(map(cells, found))))
+            found.append(measured(name, case, options.threads))
+    print(terminal.table_of([cells(one) for one in found]))
     mean, worst = summary(found)
-    console.print(
+    print(
         f"regret of {len(found)} layers: {mean:.3f} as geometric mean (at most {MEAN}), worst "
         f"{worst.ratio:.3f} (at most {WORST}): {worst.layer}"
     )
@@ -98,14 +88,20 @@ def regret(name: str, candidates: Sequence[Candidate], samples: Sequence[Seconds
 
 def summary(found: Sequence[Regret]) -> tuple[float, Regret]:
     """The geometric mean of all ratios, and the layer with the largest."""
-    logarithms = [math.log(one.ratio) for one in found]
-    return math.exp(sum(logarithms) / len(found)), max(found, key=lambda one: one.ratio)
+    mean = geometric_mean([one.ratio for one in found])
+    return mean, max(found, key=lambda one: one.ratio)
 
 
-def cells(one: Regret) -> list[str]:
+def cells(one: Regret) -> dict[str, str]:
     """A row of the table."""
-    times = (f"{1e3 * seconds:.3f}" for seconds in (one.chosen_seconds, one.fastest_seconds))
-    return [one.layer, words_of(one.chosen), words_of(one.fastest), *times, f"{one.ratio:.3f}"]
+    return {
+        "layer": one.layer,
+        "chosen": words_of(one.chosen),
+        "fastest": words_of(one.fastest),
+        "chosen ms": f"{1e3 * one.chosen_seconds:.3f}",
+        "fastest ms": f"{1e3 * one.fastest_seconds:.3f}",
+        "regret": f"{one.ratio:.3f}",
+    }
 
 
 def words_of(c: Candidate) -> str:

@@ -1,26 +1,33 @@
-"""``python -m perf.rival NAME THREADS``: the process of one rival, which `rivals` asks.
+"""Rivals in processes of their own: thread pools, allocators and settings cannot meet ours.
 
-It has one convolution at a time. A rival's threads may spin for milliseconds after a call, in wait
-for the next one. They would slow down whoever is timed next, so that this process answers only when
-they sleep.
+``python -m perf.rival NAME THREADS`` is such a process; it has one convolution at a time. A rival's
+threads may spin for milliseconds after a call, in wait for the next one. They would slow down
+whoever is timed next, so that the process answers only when they sleep.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
+import tempfile
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from implicit_conv.testing import Array, Case
-from implicit_conv.timing import calls_per_sample, no_collection, sample
+from implicit_conv.timing import Timed, calls_per_sample, no_collection, sample
 from implicit_conv.tools.rivals import Function, result_of
 from perf.engines import rival
 from perf.operators import inputs_of, torch_operator
+from perf.record import ROOT
 from perf.side import serve
+from perf.workers import Process
 
 MODULES = {"opencv": "cv2"}  # names of modules where they differ from those of rivals
 # How long the CPU time of this process is watched: two ticks of a kernel with 100 in a second. Some
@@ -28,6 +35,9 @@ MODULES = {"opencv": "cv2"}  # names of modules where they differ from those of 
 STEP_SECONDS = 0.02
 ASLEEP = 0.1  # share of CPU time in a step below which no thread spins
 MOST_STEPS = 25  # half a second, many times longer than any known rival spins
+
+# numpy and scipy take their number of threads from the variable of their BLAS.
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def module_of(name: str) -> str:
@@ -121,6 +131,66 @@ def settle() -> None:
         f"the rival's threads still spin {MOST_STEPS * STEP_SECONDS:g} s after a call, which would "
         "slow down every other function; leave it out of --against or use --threads 1"
     )
+
+
+class Remote(NamedTuple):
+    """The function that a rival's process has prepared; a `Timed`."""
+
+    process: Process
+    path: Path
+
+    def result(self) -> Array:
+        """What the first call returned."""
+        y: Array = np.load(self.path)
+        return y
+
+    def calls_per_sample(self, seconds: float) -> int:
+        """A number of calls that takes at least `seconds`."""
+        return int(self.process.ask("calls_per_sample", seconds=seconds)["calls"])
+
+    def sample(self, calls: int) -> float:
+        """One sample: mean seconds per call over `calls` calls."""
+        return float(self.process.ask("sample", calls=calls)["seconds"])
+
+
+class Rivals(NamedTuple):
+    """The rivals of a run, each with its process."""
+
+    processes: dict[str, Process]
+    missing: dict[str, str]  # rival -> why it takes no part at all
+    facts: dict[str, dict[str, Any]]  # rival -> version and threads
+    folder: Path  # for results
+
+    def prepare(self, operator: str, case: Case) -> tuple[dict[str, Timed], dict[str, str]]:
+        """Make every rival ready for a case: (those that are, reasons of the others)."""
+        ready: dict[str, Timed] = {}
+        reasons = dict(self.missing)
+        for name, process in self.processes.items():
+            path = self.folder / f"{name}.npy"
+            answer = process.ask("prepare", operator=operator, case=asdict(case), result=str(path))
+            if "unsupported" in answer:
+                reasons[name] = answer["unsupported"]
+            else:
+                ready[name] = Remote(process, path)
+        return ready, reasons
+
+
+@contextmanager
+def rivals(names: Sequence[str], threads: int) -> Iterator[Rivals]:
+    """Start a process for each rival that is installed; they end with the block."""
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        found = Rivals({}, {}, {}, Path(folder))
+        variables = dict.fromkeys(THREAD_VARIABLES, str(threads))
+        for name in names:
+            if not find_spec(module_of(name)):
+                found.missing[name] = f"{name} is not installed: pip install '.[rivals]'"
+                continue
+            command = ["-m", "perf.rival", name, str(threads)]
+            process = stack.enter_context(closing(Process(name, command, str(ROOT), variables)))
+            found.processes[name] = process
+            found.facts[name] = process.ask("hello")
+        yield found
 
 
 if __name__ == "__main__":

@@ -7,29 +7,44 @@ with the machine; ratios of functions that take turns do not. A record has one r
 from __future__ import annotations
 
 import argparse
+import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from implicit_conv.cpu.machine.arch import cpu_arch
 from implicit_conv.problem.options import FLOAT_DTYPES, PRECISIONS
-from implicit_conv.testing import Array, Case
+from implicit_conv.testing import Case
 from implicit_conv.tools.ceilings import measure_ceilings
-from implicit_conv.tools.rivals import CONTROL, Measurement, measure
+from implicit_conv.tools.rivals import CONTROL, measure
 from perf import tables, terminal
 from perf.engines import ENGINES, RIVALS
 from perf.layers import SUITES, layers
 from perf.operators import inputs_of, measure_operator
-from perf.record import Record, load, new_record, ratios, save, timings
-from perf.rivals import rivals
+from perf.record import Record, layer_row, load, new_record, python, save
+from perf.rival import rivals
 from perf.shapes import Suite
 from perf.terminal import Show
 from perf.verdicts import noise_floor
 
 INTERRUPTED = 130  # exit status after Ctrl-C, as in a shell
+REPEATS = 5  # processes per measurement of `startup`; the fastest counts
+IMPORT = """
+import time
+import numpy
+start = time.perf_counter()
+import implicit_conv
+print(time.perf_counter() - start)
+"""
+FIRST_CALL = """
+import numpy as np
+from implicit_conv import conv2d
+conv2d(np.ones((1, 64, 56, 56), np.float32), np.ones((64, 64, 3, 3), np.float32), padding=1)
+"""
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -83,20 +98,19 @@ def run(options: argparse.Namespace) -> int:
     if options.precision != "standard":
         require_images(options, suite)
     record = new_record("run", settings(options))
-    console = terminal.console()
     status = 0
     try:
-        with terminal.progress(console) as show, row_maker(options, record) as make_row:
+        with terminal.progress() as show, row_maker(options, record) as make_row:
             measure_rows(record, suite, make_row, options.output, show)
     except KeyboardInterrupt:
-        console.print("interrupted: the finished rows are kept")
+        print("interrupted: the finished rows are kept")
         status = INTERRUPTED
     finish(record, complete=status == 0)
     if record["settings"].get("dropped"):
         status = status or 1
     if options.output:
         save(record, options.output)
-    console.print(tables.run_table(record))
+    print(tables.run_table(record))
     return status
 
 
@@ -189,12 +203,33 @@ def finish(record: Record, complete: bool) -> None:
     record["complete"] = complete
 
 
+def startup() -> dict[str, float]:
+    """Seconds to import beyond numpy, and seconds of a whole process that convolves once.
+
+    The cold process finds no compiled kernels and is run once; warm processes load its kernels. The
+    other figures are the least of REPEATS.
+    """
+    with tempfile.TemporaryDirectory() as cache:
+
+        def seconds() -> float:
+            start = time.perf_counter()
+            python(FIRST_CALL, cache)
+            return time.perf_counter() - start
+
+        cold = seconds()
+        return {
+            "import": min(float(python(IMPORT, cache)) for _ in range(REPEATS)),
+            "first_call_cold": cold,
+            "first_call_warm": min(seconds() for _ in range(REPEATS)),
+        }
+
+
 @contextmanager
 def cpu_row_maker(
     options: argparse.Namespace, record: Record
 ) -> Iterator[Callable[[str, Case], dict[str, Any]]]:
     """Measure start-up and ceilings and start the rivals; yield the function that makes a row."""
-    from perf.startup import startup
+    from perf.counting import memory_of_call
 
     threads = record["settings"]["threads"]
     record["startup"] = startup()
@@ -209,29 +244,10 @@ def cpu_row_maker(
                 measured = measure(case, ready, threads, rounds, options.precision, ENGINES)
             else:
                 measured = measure_operator(operator, case, ready, threads, rounds)
-            inputs = inputs_of(operator, case)
-            return row_of(name, case, measured, inputs) | {"not_timed": reasons}
+            plan, errors, samples = measured
+            row = layer_row(name, case, plan, plan.algorithm, errors, samples)
+            memory = memory_of_call(plan.engine, *inputs_of(operator, case))
+            row |= {"scratch_bytes": memory.scratch, "peak_bytes": memory.peak}
+            return row | {"not_timed": reasons}
 
         yield make_row
-
-
-def row_of(
-    name: str, case: Case, measured: Measurement, inputs: tuple[Array, Array]
-) -> dict[str, Any]:
-    """One measured layer as a record keeps it; `inputs` are the arrays that its plan takes."""
-    from perf.counting import memory_of_call
-
-    plan, errors, samples = measured
-    memory = memory_of_call(plan.engine, *inputs)
-    return {
-        "layer": name,
-        "case": asdict(case),
-        "algorithm": plan.algorithm,
-        "flops": plan.flops,
-        "bytes": plan.bytes,
-        "scratch_bytes": memory.scratch,
-        "peak_bytes": memory.peak,
-        "errors": errors,
-        "timings": timings(samples),
-        "ratios": ratios(samples),
-    }

@@ -1,20 +1,21 @@
-"""Tables of records: for a terminal, an HTML page and Markdown.
+"""Tables of records, for a terminal and for Markdown.
 
-All functions return text cells; a caller chooses the columns and the markup.
+Cells are text; a caller chooses columns and markup.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from statistics import geometric_mean
 from typing import Any, NamedTuple
 
 from implicit_conv.tools.rivals import LIMIT_UNITS
 from perf.engines import ENGINES, RIVALS
-from perf.layers import KINDS, OTHERS, SUITES, TITLES
+from perf.layers import KINDS, OTHERS, SUITES
 from perf.record import Record
-from perf.terminal import Rows, stack, table_of
-from perf.verdicts import geometric_mean, threshold
+from perf.terminal import Rows, table_of
+from perf.verdicts import threshold
 
 NOISY = 0.05  # a run with a larger noise floor carries a warning
 
@@ -71,33 +72,31 @@ OPERATORS = {  # what a run computed, in titles; a suite of its own names the ot
 }
 
 
-def operator_of(record: Record) -> str:
-    """The operator of a run; older records are all of fprop."""
-    return str(record["settings"].get("operator", "fprop"))
+def settings_of(record: Record) -> dict[str, Any]:
+    """The settings of a run; older records are all of fprop and of precision "standard"."""
+    found = {"operator": "fprop", "precision": "standard", **record["settings"]}
+    return found | {"batch": found.get("batch") or 1}
 
 
 def is_network(record: Record) -> bool:
     """Whether a run is of conv2d with floats on a network, or on a suite that is not known here."""
-    return operator_of(record) == "fprop" and record["settings"]["suite"] not in (*OTHERS, *KINDS)
+    settings = settings_of(record)
+    return settings["operator"] == "fprop" and settings["suite"] not in (*OTHERS, *KINDS)
 
 
 def is_plain(record: Record) -> bool:
     """Whether a run is of float32, one image and one thread."""
-    settings = record["settings"]
-    found = settings["dtype"], settings.get("batch") or 1, settings["threads"]
-    return found == ("float32", 1, 1)
-
-
-def precision_of(record: Record) -> str:
-    """The precision of a run; older records are all of precision "standard"."""
-    return str(record["settings"].get("precision", "standard"))
+    settings = settings_of(record)
+    return (settings["dtype"], settings["batch"], settings["threads"]) == ("float32", 1, 1)
 
 
 def suite_title(record: Record) -> str:
     """The network of a run, the operator where the network does not tell it, and the precision."""
-    suite, precision = record["settings"]["suite"], precision_of(record)
+    settings = settings_of(record)
+    suite, precision = settings["suite"], settings["precision"]
     words = "" if precision == "standard" else f", {precision}"
-    return f"{TITLES.get(suite, suite)}{OPERATORS[operator_of(record)]}{words}"
+    title = SUITES[suite][0] if suite in SUITES else suite
+    return f"{title}{OPERATORS[settings['operator']]}{words}"
 
 
 def suite_order(record: Record) -> tuple[Any, ...]:
@@ -109,14 +108,13 @@ def task_of(record: Record) -> tuple[Any, ...]:
     """What a run measured, whatever the machine, as a sort key: operators, suites as in `layers`,
     dtype, precision, layout, batch, threads.
     """
-    settings = record["settings"]
-    operator = [*OPERATORS].index(operator_of(record))
-    suites = [*SUITES]
-    place = suites.index(settings["suite"]) if settings["suite"] in suites else len(suites)
+    settings = settings_of(record)
+    operator = [*OPERATORS].index(settings["operator"])
+    suites = [*SUITES, settings["suite"]]
     wide_first = settings["dtype"] != "float32", settings["dtype"]
-    batch = settings.get("batch") or 1
-    runs = precision_of(record) != "standard", settings["layout"], batch, settings["threads"]
-    return operator, place, wide_first, *runs
+    runs = (settings[name] for name in ("layout", "batch", "threads"))
+    standard_first = settings["precision"] != "standard"
+    return operator, suites.index(settings["suite"]), wide_first, standard_first, *runs
 
 
 def fma_rate(record: Record) -> float:
@@ -127,13 +125,12 @@ def fma_rate(record: Record) -> float:
 
 def words_of(record: Record) -> list[str]:
     """What a run measured: network, dtype, layout, batch (if several images), threads."""
-    settings = record["settings"]
-    batch = settings.get("batch") or 1
+    settings = settings_of(record)
     return [
         suite_title(record),
         settings["dtype"],
         settings["layout"],
-        *([f"batch {batch}"] if batch > 1 else []),
+        *([f"batch {settings['batch']}"] if settings["batch"] > 1 else []),
         threads_text(settings["threads"]),
     ]
 
@@ -148,41 +145,29 @@ def title_of(record: Record) -> str:
     return ", ".join(words_of(record))
 
 
-OVERVIEW_COLUMNS = (
-    "suite",
-    "rival",
-    "dtype",
-    "layout",
-    "images",
-    "threads",
-    "FMA peak",
-    "call",
-    "plan",
-    "worst layer",
-)
 OURS = ("call", "plan")
 
 
-def overview_cells(overviews: Sequence[Overview], links: Sequence[str]) -> Rows:
-    """One line a run under `OVERVIEW_COLUMNS`; the suite's name links to `links`."""
-    lines = []
+def overview_rows(overviews: Sequence[Overview], links: Sequence[str]) -> Rows:
+    """One row a run; the suite's name links to `links`."""
+    rows = []
     for found, link in zip(overviews, links, strict=True):
-        settings = found.record["settings"]
-        name, rate = suite_title(found.record), fma_rate(found.record)
-        lines.append(
-            [
-                f"[{name}]({link})",
-                found.rival,
-                settings["dtype"],
-                settings["layout"],
-                str(settings.get("batch") or 1),
-                str(settings["threads"]),
-                f"{rate:.0f} GFLOP/s" if rate else "",
-                *(f"{found.means[ours]:.2f}" if ours in found.means else "" for ours in OURS),
-                f"{found.worst:.2f} ({found.worst_layer})",
-            ]
+        settings, rate = settings_of(found.record), fma_rate(found.record)
+        means = {ours: f"{mean:.2f}" for ours, mean in found.means.items()}
+        rows.append(
+            {
+                "suite": f"[{suite_title(found.record)}]({link})",
+                "rival": found.rival,
+                "dtype": settings["dtype"],
+                "layout": settings["layout"],
+                "images": str(settings["batch"]),
+                "threads": str(settings["threads"]),
+                "FMA peak": f"{rate:.0f} GFLOP/s" if rate else "",
+                **{ours: means.get(ours, "") for ours in OURS},
+                "worst layer": f"{found.worst:.2f} ({found.worst_layer})",
+            }
         )
-    return lines
+    return rows
 
 
 def rivals_of(record: Record) -> list[str]:
@@ -203,46 +188,36 @@ def opponents_of(record: Record) -> list[str]:
     return [name for name in RIVALS if name in rivals_of(record) or name in absent]
 
 
-def run_columns(record: Record) -> list[str]:
-    """Headings of `run_cells`."""
-    rivals = opponents_of(record)
-    times = [f"{name} ms" for name in (*OURS, *rivals)]
-    ratios = [f"{name}/{ours}" for name in rivals for ours in ours_against(name)]
-    rates = ["GFLOP/s", "of peak", "GB/s", "of copy"]
-    return ["layer", "algorithm", *times, *ratios, *rates, "scratch KiB", "spread"]
+def run_rows(record: Record) -> Rows:
+    """One row a layer; GFLOP/s and GB/s follow from the median time of "plan"."""
+    return [_run_row(record, row) for row in record["rows"]]
 
 
-def run_cells(record: Record) -> Rows:
-    """One line of text a layer; GFLOP/s and GB/s follow from the median time of "plan"."""
-    return [_run_line(record, row) for row in record["rows"]]
-
-
-def _run_line(record: Record, row: dict[str, Any]) -> list[str]:
-    rivals = opponents_of(record)
+def _run_row(record: Record, row: dict[str, Any]) -> dict[str, str]:
+    rivals, absent = opponents_of(record), row.get("not_timed", {})
     times = {name: timing["median"] for name, timing in row["timings"].items()}
     best = times.get("plan", times["call"])
     flops, moved = row["flops"] / best, row["bytes"] / best
     ceilings = record.get("ceilings")
-    peak = f"{flops / ceilings['fma']:.0%}" if ceilings else ""
-    copy = f"{moved / ceilings['copy']:.0%}" if ceilings else ""
-    ratios = [
-        row["ratios"].get(ratio_key(name, ours)) for name in rivals for ours in ours_against(name)
-    ]
-    absent = row.get("not_timed", {})
     shown = {name: "not timed" if name in absent else "" for name in (*OURS, *rivals)}
     shown |= {name: f"{1e3 * seconds:.3f}" for name, seconds in times.items() if name in shown}
-    return [
-        row["layer"],
-        row["algorithm"],
-        *shown.values(),
-        *("" if ratio is None else f"{ratio:.2f}" for ratio in ratios),
-        f"{flops / 1e9:.0f}",
-        peak,
-        f"{moved / 1e9:.1f}",
-        copy,
-        f"{row['scratch_bytes'] / 1024:.0f}" if "scratch_bytes" in row else "",
-        f"{row['timings']['call']['spread']:.1%}",
-    ]
+    ratios = {
+        f"{name}/{ours}": row["ratios"].get(ratio_key(name, ours))
+        for name in rivals
+        for ours in ours_against(name)
+    }
+    return {
+        "layer": row["layer"],
+        "algorithm": row["algorithm"],
+        **{f"{name} ms": cell for name, cell in shown.items()},
+        **{name: "" if ratio is None else f"{ratio:.2f}" for name, ratio in ratios.items()},
+        "GFLOP/s": f"{flops / 1e9:.0f}",
+        "of peak": f"{flops / ceilings['fma']:.0%}" if ceilings else "",
+        "GB/s": f"{moved / 1e9:.1f}",
+        "of copy": f"{moved / ceilings['copy']:.0%}" if ceilings else "",
+        "scratch KiB": f"{row['scratch_bytes'] / 1024:.0f}" if "scratch_bytes" in row else "",
+        "spread": f"{row['timings']['call']['spread']:.1%}",
+    }
 
 
 def summary_lines(record: Record) -> list[str]:
@@ -303,58 +278,42 @@ def uses_winograd(row: dict[str, Any]) -> bool:
     return algorithm.startswith("winograd")
 
 
-def run_table(record: Record) -> Any:
+def run_table(record: Record) -> str:
     """A run for the terminal."""
-    table = table_of(run_columns(record), run_cells(record))
-    return stack(table, *summary_lines(record))
+    return "\n".join([table_of(run_rows(record)), *summary_lines(record)])
 
 
-def markdown(columns: Sequence[str], lines: Rows, left: int = 1) -> str:
+def markdown(rows: Rows, left: int) -> str:
     """A Markdown table; all columns after the first `left` are right-aligned."""
-    rule = ["---"] * left + ["--:"] * (len(columns) - left)
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (columns, rule, *lines))
+    headings = list(rows[0]) if rows else []
+    rule = ["---"] * left + ["--:"] * (len(headings) - left)
+    lines = [headings, rule, *(row.values() for row in rows)]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
-COMPARE_COLUMNS = (
-    "layer",
-    "verdict",
-    "head/base",
-    "99 % interval",
-    "base/base",
-    "rounds",
-    "rivals/head",
-)
-
-
-def compare_cells(record: Record) -> Rows:
-    """One line of text a layer."""
-    return [
-        [
-            row["layer"],
-            row["verdict"],
-            f"{row['ratio']:.3f}",
-            f"{row['low']:.3f} - {row['high']:.3f}",
-            f"{row['control']:.3f}",
-            str(row["rounds"]),
-            ", ".join(f"{name} {ratio:.2f}" for name, ratio in row["rivals"].items()),
-        ]
+def compare_table(record: Record) -> str:
+    """A comparison for the terminal: its layers, the verdict and the threshold it rests on."""
+    if record["noise_floor"] is None:
+        return "nothing was measured"
+    floor = record["noise_floor"]
+    rows = [
+        {
+            "layer": row["layer"],
+            "verdict": row["verdict"],
+            "head/base": f"{row['ratio']:.3f}",
+            "99 % interval": f"{row['low']:.3f} - {row['high']:.3f}",
+            "base/base": f"{row['control']:.3f}",
+            "rounds": str(row["rounds"]),
+            "rivals/head": ", ".join(
+                f"{name} {ratio:.2f}" for name, ratio in row["rivals"].items()
+            ),
+        }
         for row in record["rows"]
     ]
-
-
-def compare_lines(record: Record) -> list[str]:
-    """The verdict and the threshold that it rests on."""
-    if record["noise_floor"] is None:
-        return ["nothing was measured"]
-    floor = record["noise_floor"]
-    return [
+    lines = [
+        table_of(rows),
         f"{record['head']} against {record['base']}: {record['verdict']}",
         f"noise floor {floor:.2%}: slower means above {1 + threshold(floor):.3f}",
         *([] if record["complete"] else ["incomplete: the run was interrupted"]),
     ]
-
-
-def compare_table(record: Record) -> Any:
-    """A comparison for the terminal."""
-    table = table_of(COMPARE_COLUMNS, compare_cells(record))
-    return stack(table, *compare_lines(record))
+    return "\n".join(lines)

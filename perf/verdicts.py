@@ -1,18 +1,15 @@
 """From samples to verdicts: ratios of paired minima, bootstrap intervals, the noise floor.
 
-A round holds a few samples of each side, taken in turn. The minimum of a round is the time that the
-code needs; the ratio of two minima of one round is free of drift, which affects both sides.
+A round holds a few samples of each side, taken in turn. Their minimum is the time that the code
+needs; the ratio of two minima of one round is free of drift, which affects both sides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
-
-Rounds = NDArray[np.float64]  # (rounds, samples of a round)
 
 LEAST_SLOWDOWN = 0.05  # smaller slowdowns are no regression, even on a quiet machine
 FLOORS = 3.0  # a slowdown must exceed so many noise floors
@@ -24,8 +21,7 @@ RESAMPLES = 2000  # bootstrap resamples
 FINE, SLOWER, FASTER, INCONCLUSIVE = "fine", "slower", "faster", "inconclusive"
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(NamedTuple):
     """A ratio of times with its confidence interval."""
 
     ratio: float
@@ -33,17 +29,11 @@ class Estimate:
     high: float
 
 
-def paired_minima(numerator: Rounds, denominator: Rounds) -> NDArray[np.float64]:
-    """Ratio of the minima of each round."""
-    ratios: NDArray[np.float64] = numerator.min(axis=1) / denominator.min(axis=1)
-    return ratios
-
-
-def estimate(ratios: NDArray[np.float64], seed: int = 0) -> Estimate:
-    """Median of the rounds' ratios, and its bootstrap interval (percentiles of resampled medians).
-
-    With a single round the interval is unbounded, so nothing can be concluded.
+def estimate(numerator: Sequence[float], denominator: Sequence[float]) -> Estimate:
+    """Median of the ratios of the rounds' minima, and its bootstrap interval (percentiles of
+    resampled medians). With a single round the interval is unbounded, so nothing can be concluded.
     """
+    ratios = np.asarray(numerator) / np.asarray(denominator)
     median = float(np.median(ratios))
     if len(ratios) < 2:
         return Estimate(median, 0.0, np.inf)
@@ -56,7 +46,7 @@ def estimate(ratios: NDArray[np.float64], seed: int = 0) -> Estimate:
         n_resamples=RESAMPLES,
         method="percentile",
         vectorized=True,
-        rng=np.random.default_rng(seed),
+        rng=np.random.default_rng(0),
     ).confidence_interval
     return Estimate(median, float(interval.low), float(interval.high))
 
@@ -94,8 +84,3 @@ def overall(verdicts: Sequence[str]) -> str:
         if name in verdicts:
             return name
     return FINE
-
-
-def geometric_mean(ratios: Sequence[float]) -> float:
-    """Geometric mean; 1 if there are no ratios."""
-    return float(np.exp(np.mean(np.log(ratios)))) if len(ratios) else 1.0

@@ -6,7 +6,14 @@ reads them. A predicate is a bool.
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
 LANES = 32
+LANE = np.arange(LANES)
+Lanes = NDArray[Any]  # a value of each lane, or of some
 
 # The kind in which a register of a declared type is kept.
 _NAMES = {

@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 import random
 import time
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from implicit_conv.ptx import limits
 from implicit_conv.ptx.errors import UNFORESEEN, PtxError, shortened
-from implicit_conv.ptx.kinds import LANES
+from implicit_conv.ptx.kinds import LANES, Lanes
 from implicit_conv.ptx.machine.cta import Cta
 from implicit_conv.ptx.machine.warp import Warp
 from implicit_conv.ptx.machine.watch import TensorCopy, Watch, WatchReads
@@ -28,7 +27,6 @@ from implicit_conv.ptx.memory.traffic import Traffic
 from implicit_conv.ptx.syntax import Instruction, Kernel
 from implicit_conv.ptx.text.code import Code
 
-Lanes = NDArray[Any]
 LIMIT = 50_000_000  # warp instructions of a launch
 SLOW_WARPS = 0.3  # chance of a warp to run only when no other can, or one time in twenty
 HASTE = 0.95
@@ -52,28 +50,15 @@ class Launch:
         What the addresses among the parameters lead to.
     grid, block : (x, y, z)
         Blocks, and threads of a block.
-    shared_bytes, shared_alignment : int
-        Dynamic shared memory, and its alignment where that is more than the declared one.
     names : dict of offset in dynamic shared memory -> str, optional
         Regions and mbarriers, for messages.
-    seed : int
-        Draws the order of warps and copies, and where shared variables lie.
-    flaky : float
-        Chance of a ``try_wait`` to give up before its phase has ended, as the ISA allows.
-    unfenced_barriers : bool
-        Accept copies that complete on an mbarrier with no fence since its initialisation, which
-        Triton leaves out.
-    watch : function of a TensorCopy, optional
-        Called when a tensor copy is issued, and again when it is complete.
-    watch_reads : function of a SharedRead, optional
-        Called when ``wgmma``, ``ldmatrix`` or ``ld.shared`` reads shared memory.
-    traffic : Traffic, optional
-        Counts what the accesses of all lanes cost.
-    limit : int
-        Warp instructions after which a launch counts as endless.
     seconds : float
         Time after which a launch is stopped, by default never; it is compared before each turn of a
         warp.
+    shared_bytes, shared_alignment, seed, flaky, unfenced_barriers, limit
+        Those of `run`.
+    watch, watch_reads, traffic
+        Those of `run`.
     """
 
     def __init__(
@@ -104,7 +89,7 @@ class Launch:
         self.random, self.flaky, self.limit = random.Random(seed), flaky, limit
         self.leader = self.random.randrange(LANES)  # of elect.sync
         self.unfenced_barriers, self.watch = unfenced_barriers, self._watched
-        self._watch = watch or _ignore
+        self._watch = watch or (lambda copy: None)
         self.watch_reads = watch_reads
         self.foreign: Exception | None = None  # that the caller's function has raised
         self.traffic = traffic
@@ -311,10 +296,6 @@ class Launch:
                 offset = odd_multiple(made.align, self.memory.next) - self.memory.next
                 found[made.name] = np.full(LANES, self.memory.put(data, offset), np.uint64)
         return found
-
-
-def _ignore(_: TensorCopy) -> None:
-    """Nobody watches."""
 
 
 def code_of(kernel: Kernel) -> Code:

@@ -13,7 +13,7 @@ def record(tmp_path_factory):
     """A short run of two layers, read back from its file."""
     path = tmp_path_factory.mktemp("records") / "first.json"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("perf.startup.startup", lambda: STARTUP)
+        patch.setattr("perf.run.startup", lambda: STARTUP)
         layers = ["--layer", "64-64 @8", "--layer", "5x5 6"]
         options = "--suite small --threads 1 --rounds 3 --against numpy -o".split()
         status = main(["run", *layers, *options, str(path)])

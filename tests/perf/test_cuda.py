@@ -181,10 +181,10 @@ def test_a_matmul_tells_whether_the_gpu_is_slower(on_cpu):
 
 
 def test_it_starts_without_what_a_gpu_machine_lacks():
-    """Without rich, jsonschema, matplotlib and scipy, the error names only the missing GPU."""
+    """Without jsonschema, matplotlib and scipy, the error names only the missing GPU."""
     code = """
 import sys
-for name in ("rich", "jsonschema", "matplotlib", "scipy", "PIL", "pyperf", "hypothesis"):
+for name in ("jsonschema", "matplotlib", "scipy", "PIL", "pyperf", "hypothesis"):
     sys.modules[name] = None
 from perf.__main__ import main
 sys.exit(main(["run", "--device", "cuda"]))
@@ -197,14 +197,11 @@ sys.exit(main(["run", "--device", "cuda"]))
     assert done.returncode == 2 and "no CUDA device" in done.stderr
 
 
-def test_tables_are_plain_text_without_rich(monkeypatch, capsys):
-    monkeypatch.setattr(terminal, "RICH", False)
-    table = terminal.table_of(["layer", "by", "ms"], [["a", "b", "1.5"], ["long", "c", "10.25"]])
-    terminal.console().print(terminal.stack(table, "end"))
-    assert capsys.readouterr().out == (
-        "layer  by     ms\na      b     1.5\nlong   c   10.25\nend\n"
-    )
-    with terminal.progress(terminal.console()) as show:
+def test_tables_and_progress_are_plain_text(capsys):
+    rows = {"layer": "a", "by": "b", "ms": "1.5"}, {"layer": "long", "by": "c", "ms": "10.25"}
+    table = terminal.table_of([*rows])
+    assert table == "layer  by     ms\na      b     1.5\nlong   c   10.25"
+    with terminal.progress() as show:
         show("a", 0, 2)
     assert capsys.readouterr().err == "0/2 a\n"
 

@@ -57,8 +57,8 @@ def test_flops_are_counted_in_the_microkernels():
         return count(plan, *case.arrange(*case.inputs(0)))
 
     whole, more = counted(32), counted(33)
-    assert whole.issued_flops == whole.useful_flops == 2 * 56 * 64 * 32
-    assert more.issued_flops == 2 * 56 * 64 * (32 + 8)
+    assert whole["issued_flops"] == whole["useful_flops"] == 2 * 56 * 64 * 32
+    assert more["issued_flops"] == 2 * 56 * 64 * (32 + 8)
 
 
 @pytest.mark.parametrize("name", assembly.TARGETS)

@@ -1,4 +1,4 @@
-"""Runs and their records: schema, interruption, exporters."""
+"""Runs and their records: schema, interruption."""
 
 import json
 import os
@@ -13,8 +13,8 @@ import pytest
 
 from perf import run, tables
 from perf.__main__ import main
-from perf.interrupts import interrupts
-from perf.record import ROOT, read, save, validate
+from perf.record import ROOT, read, validate
+from perf.terminal import interrupts
 
 
 def test_a_row_holds_what_was_measured(record):
@@ -78,7 +78,7 @@ def test_a_run_has_the_precision_that_it_names(tmp_path, capsys):
     options += ["--against", "nothing", "--threads", "1"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "perf.startup.startup",
+            "perf.run.startup",
             lambda: {"import": 0.01, "first_call_cold": 4.0, "first_call_warm": 0.5},
         )
         for precision in "standard", "fast":
@@ -184,25 +184,3 @@ def test_ctrl_c_leaves_a_valid_partial_record(tmp_path):
     assert status == 130
     assert not partial["complete"]
     assert 1 <= len(partial["rows"]) < 23
-
-
-def test_pyperf_reads_the_export(record, tmp_path):
-    pyperf = pytest.importorskip("pyperf")
-    path, out = tmp_path / "run.json", tmp_path / "pyperf.json"
-    save(record, path)
-    assert main(["export", str(path), "--format", "pyperf", "-o", str(out)]) == 0
-    suite = pyperf.BenchmarkSuite.load(str(out))
-    benchmark = suite.get_benchmark("3x3 64-64 @8 call")
-    timing = next(row for row in record["rows"] if "@8" in row["layer"])["timings"]["call"]
-    assert list(benchmark.get_values()) == timing["samples"]
-
-
-def test_pytest_benchmark_statistics_are_those_of_the_samples(record, tmp_path):
-    path, out = tmp_path / "run.json", tmp_path / "benchmark.json"
-    save(record, path)
-    assert main(["export", str(path), "--format", "pytest-benchmark", "-o", str(out)]) == 0
-    benchmarks = json.loads(out.read_text())["benchmarks"]
-    assert len(benchmarks) == 8
-    timing = record["rows"][0]["timings"]["call"]
-    assert benchmarks[0]["stats"]["median"] == pytest.approx(timing["median"])
-    assert benchmarks[0]["stats"]["min"] == timing["minimum"]

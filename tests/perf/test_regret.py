@@ -40,4 +40,4 @@ def test_the_command_fails_if_choices_cost_more_than_accepted(monkeypatch, capsy
 
 def test_layers_that_are_not_there_are_refused(capsys):
     assert main(["regret", "--layer", "9x9"]) == 2
-    assert "no layer's name contains 9x9" in capsys.readouterr().err
+    assert "no layer of all has '9x9' in its name" in capsys.readouterr().err

@@ -13,8 +13,9 @@ import pytest
 from implicit_conv.testing import Case, error_units
 from implicit_conv.timing import Local
 from implicit_conv.tools.rivals import LIMIT_UNITS, OURS, WrongResultError, check
-from perf import engines, rival, rivals, terminal
-from perf.process import Process
+from perf import engines, rival
+from perf.record import ROOT
+from perf.workers import Process
 
 CASE = Case(C=3, K=4, size=(9, 8), kernel=(3, 2), padding=((1, 1), (0, 0)))
 CASES = {  # each has sizes that differ by axis, and low padding other than high
@@ -85,7 +86,7 @@ def test_an_engine_may_err_like_a_winograd_of_large_tiles():
 
 @pytest.fixture
 def server(tmp_path):
-    with closing(Process("the server", ["-c", SERVER], str(rivals.ROOT), {})) as process:
+    with closing(Process("the server", ["-c", SERVER], str(ROOT), {})) as process:
         yield process
 
 
@@ -110,7 +111,7 @@ def test_a_rival_convolves_in_its_own_process():
     """Two cases: the second takes the place of the first, and one that it cannot compute has a
     reason.
     """
-    with rivals.rivals(["numpy"], threads=1) as found:
+    with rival.rivals(["numpy"], threads=1) as found:
         assert found.facts == {"numpy": {"version": np.__version__, "threads": 1}}
         assert found.processes["numpy"]._process.pid != os.getpid()
         for case in (CASE, CASES["pixel"]):
@@ -128,16 +129,11 @@ def test_a_rival_convolves_in_its_own_process():
 
 
 def test_a_rival_that_is_not_installed_has_a_reason(monkeypatch):
-    monkeypatch.setattr(rivals, "find_spec", lambda name: None)
-    with rivals.rivals(["opencv"], threads=1) as found:
+    monkeypatch.setattr(rival, "find_spec", lambda name: None)
+    with rival.rivals(["opencv"], threads=1) as found:
         ready, reasons = found.prepare("fprop", CASE)
     assert ready == {}
     assert reasons["opencv"].startswith("opencv is not installed: pip install")
-
-
-def test_a_terminal_shows_the_hint_as_it_is(capsys):
-    terminal.console().print(terminal.stack("pip install '.[rivals]'"))
-    assert capsys.readouterr().out.strip() == "pip install '.[rivals]'"
 
 
 def test_a_case_survives_the_way_to_the_process():

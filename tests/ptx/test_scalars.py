@@ -369,6 +369,7 @@ def test_nan_and_zero_in_minimum_and_comparison():
     results = {"eq": 0, "ne": 0, "lt": 0, "ltu": 1, "geu": 1, "neu": 1, "num": 0, "nan": 1}
     for how, expected in results.items():
         assert evaluate(f"setp.{how}.f32 %p0, %f1, %f2", inputs)[0] == expected
+        assert evaluate(f"set.{how}.u32.f32 %r0, %f1, %f2", inputs)[0] == expected * 0xFFFFFFFF
 
 
 def test_ftz_flushes_subnormals():

@@ -7,23 +7,20 @@ claims the bytes that will be written, so a race shows whichever copy comes firs
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from implicit_conv.ptx.errors import PtxError
+from implicit_conv.ptx.kinds import Lanes
 from implicit_conv.ptx.machine.barriers import Barrier
+from implicit_conv.ptx.machine.state import State
 from implicit_conv.ptx.machine.watch import TensorCopy
 from implicit_conv.ptx.memory.clocks import ASYNC, GENERIC, stamp
 from implicit_conv.ptx.memory.shared import UNIT
 from implicit_conv.ptx.memory.shared_layout import SHARED_BASE
-from implicit_conv.ptx.memory.tensor_map import Row, TensorMap, swizzled
+from implicit_conv.ptx.memory.tensor_map import Inside, Row, TensorMap, swizzled
 
-if TYPE_CHECKING:
-    from implicit_conv.ptx.machine.state import State
-
-Lanes = NDArray[Any]
 Combine = Callable[[NDArray[np.uint8], NDArray[np.uint8]], NDArray[np.uint8]]
 TENSOR_ALIGNMENT = 128  # of a tensor copy's shared address
 PIECES = 3  # in which a tensor copy arrives, at most
@@ -80,7 +77,7 @@ class BulkLoad:
         self,
         w: State,
         units: Lanes,
-        rows: list[tuple[int, int, int] | None],
+        rows: list[Inside],
         barrier: Barrier,
         what: str,
         end: Callable[[], None] = lambda: None,
@@ -122,7 +119,7 @@ class BulkStore:
         w: State,
         lane: int,
         units: Lanes,
-        rows: list[tuple[int, int, int] | None],
+        rows: list[Inside],
         what: str,
         end: Callable[[], None] = lambda: None,
         combine: Combine | None = None,

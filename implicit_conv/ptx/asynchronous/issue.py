@@ -4,47 +4,40 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from implicit_conv.ptx.asynchronous.copies import (
     AsyncCopy,
     BulkLoad,
     BulkStore,
-    Combine,
     bulk_units,
     complete_tensor,
     tensor_units,
 )
 from implicit_conv.ptx.errors import PtxError
+from implicit_conv.ptx.kinds import Lanes
 from implicit_conv.ptx.machine import mbarrier, reductions, tensor_maps
+from implicit_conv.ptx.machine.state import State
 from implicit_conv.ptx.machine.watch import TensorCopy
 from implicit_conv.ptx.memory.clocks import GENERIC, stamp
 from implicit_conv.ptx.memory.shared import UNIT
 from implicit_conv.ptx.memory.spaces import WINDOW_BYTES
+from implicit_conv.ptx.memory.tensor_map import Inside
 
-if TYPE_CHECKING:
-    from implicit_conv.ptx.machine.state import State
-
-Lanes = NDArray[Any]
 Whole = tuple[Lanes, ...]
 
 
 def copy_async(
     w: State,
     target: Lanes,
-    to: int,
     source: Lanes,
-    offset: int,
     width: int,
     sizes: Lanes,
     mask: Lanes,
 ) -> None:
     """``cp.async``: `width` bytes, of which `sizes` are read and the rest zeros."""
-    targets = (target.astype(np.int64)[mask] + to) & (WINDOW_BYTES - 1)
-    sources = source.view(np.int64)[mask] + offset
+    targets, sources = target[mask] & (WINDOW_BYTES - 1), source[mask]
     read = sizes.astype(np.int64)[mask]
     if w.launch.traffic is not None:
         w.launch.traffic.note_global("cp.async", sources[read > 0], width)
@@ -60,13 +53,13 @@ def commit_copies(w: State) -> None:
     w.copies = []
 
 
-def arrive_after_copies(w: State, base: Lanes, offset: int, noinc: bool, mask: Lanes) -> None:
+def arrive_after_copies(w: State, at: Lanes, noinc: bool, mask: Lanes) -> None:
     """``cp.async.mbarrier.arrive``: lanes arrive once their earlier cp.async are complete.
 
     Without ``.noinc`` the phase's missing arrivals grow first, so that this one is not counted.
     """
     totals: dict[int, int] = {}
-    for address in mbarrier.addresses(base, offset, mask):
+    for address in mbarrier.addresses(at, mask):
         totals[address] = totals.get(address, 0) + 1
     barriers = [(mbarrier.find(w, address), count) for address, count in totals.items()]
     clock = w.release()
@@ -95,21 +88,18 @@ def tensor_load(
     w: State,
     line: int,
     mode: str,
-    target: tuple[Lanes, int],
-    map: tuple[Lanes, int],
+    target: Lanes,
+    map: Lanes,
     coordinates: Whole,
     offsets: Whole,
-    barrier: tuple[Lanes, int],
+    barrier: Lanes,
     mask: Lanes,
 ) -> None:
     """``cp.async.bulk.tensor`` to shared memory: a copy of each lane that comes here."""
     for lane in np.flatnonzero(mask).tolist():
         copy = _tensor(w, line, "load", mode, target, map, coordinates, offsets, lane)
         found = mbarrier.for_copy(w, _shared(barrier, lane))
-        rows = copy.map.rows(copy.coordinates, copy.operands, mode)
-        units = tensor_units(w, copy.address, copy.map, rows, "tensor copy")
-        sources = [copy.map.address_of(row) for row in rows]
-        end = functools.partial(complete_tensor, w, copy, units)
+        units, sources, end = _walk(w, copy, copy.operands, "tensor copy")
         w.cta.pending.append(BulkLoad(w, units, sources, found, "tensor copy", end))
 
 
@@ -117,8 +107,8 @@ def tensor_store(
     w: State,
     line: int,
     mode: str,
-    source: tuple[Lanes, int],
-    map: tuple[Lanes, int],
+    source: Lanes,
+    map: Lanes,
     coordinates: Whole,
     reduction: str,
     mask: Lanes,
@@ -130,15 +120,12 @@ def tensor_store(
     for lane in np.flatnonzero(mask).tolist():
         copy = _tensor(w, line, "store", mode, source, map, coordinates, (), lane)
         offsets = (0,) * (len(coordinates) - 2) if mode == "im2col" else ()
-        rows = copy.map.rows(copy.coordinates, offsets, mode)
-        units = tensor_units(w, copy.address, copy.map, rows, "tensor store")
-        targets = [copy.map.address_of(row) for row in rows]
-        end = functools.partial(complete_tensor, w, copy, units)
+        units, targets, end = _walk(w, copy, offsets, "tensor store")
         combine = None
         if reduction:
             reductions.check(reduction, copy.map.element)
             combine = functools.partial(reductions.reduced, reduction, copy.map.element)
-        _store(w, lane, units, targets, "tensor store", end, combine)
+        _start(BulkStore(w, lane, units, targets, "tensor store", end, combine))
 
 
 def _tensor(
@@ -146,8 +133,8 @@ def _tensor(
     line: int,
     direction: str,
     mode: str,
-    place: tuple[Lanes, int],
-    map: tuple[Lanes, int],
+    place: Lanes,
+    map: Lanes,
     coordinates: Whole,
     offsets: Whole,
     lane: int,
@@ -159,7 +146,7 @@ def _tensor(
         line=line,
         direction=direction,
         mode=mode,
-        map=tensor_maps.for_copy(w, int(map[0][lane]) + map[1]),
+        map=tensor_maps.for_copy(w, int(map[lane])),
         coordinates=tuple(int(values[lane]) for values in coordinates),
         operands=tuple(int(values[lane]) for values in offsets),
         address=_shared(place, lane),
@@ -168,30 +155,38 @@ def _tensor(
     return copy
 
 
+def _walk(
+    w: State, copy: TensorCopy, operands: tuple[int, ...], what: str
+) -> tuple[Lanes, list[Inside], Callable[[], None]]:
+    """(units of shared memory, rows of global memory, what ends the copy) of a tensor copy."""
+    rows = copy.map.rows(copy.coordinates, operands, copy.mode)
+    units = tensor_units(w, copy.address, copy.map, rows, what)
+    places = [copy.map.address_of(row) for row in rows]
+    return units, places, functools.partial(complete_tensor, w, copy, units)
+
+
 def bulk_load(
     w: State,
-    target: tuple[Lanes, int],
-    source: tuple[Lanes, int],
+    target: Lanes,
+    source: Lanes,
     size: Lanes,
-    barrier: tuple[Lanes, int],
+    barrier: Lanes,
     mask: Lanes,
 ) -> None:
     """``cp.async.bulk`` from global to shared memory: contiguous bytes."""
     for lane in np.flatnonzero(mask).tolist():
         found = mbarrier.for_copy(w, _shared(barrier, lane))
         units = bulk_units(w, _shared(target, lane), int(size[lane]), "bulk copy")
-        rows = _rows(int(source[0][lane]) + source[1], int(size[lane]), "bulk copy")
+        rows = _rows(int(source[lane]), int(size[lane]), "bulk copy")
         w.cta.pending.append(BulkLoad(w, units, rows, found, "bulk copy"))
 
 
-def bulk_store(
-    w: State, target: tuple[Lanes, int], source: tuple[Lanes, int], size: Lanes, mask: Lanes
-) -> None:
+def bulk_store(w: State, target: Lanes, source: Lanes, size: Lanes, mask: Lanes) -> None:
     """``cp.async.bulk`` from shared to global memory, of a bulk group."""
     for lane in np.flatnonzero(mask).tolist():
         units = bulk_units(w, _shared(source, lane), int(size[lane]), "bulk store")
-        rows = _rows(int(target[0][lane]) + target[1], int(size[lane]), "bulk store")
-        _store(w, lane, units, rows, "bulk store")
+        rows = _rows(int(target[lane]), int(size[lane]), "bulk store")
+        _start(BulkStore(w, lane, units, rows, "bulk store"))
 
 
 def commit_stores(w: State, mask: Lanes) -> None:
@@ -201,25 +196,16 @@ def commit_stores(w: State, mask: Lanes) -> None:
         w.stores[lane] = []
 
 
-def _store(
-    w: State,
-    lane: int,
-    units: Lanes,
-    rows: list[tuple[int, int, int] | None],
-    what: str,
-    end: Callable[[], None] = lambda: None,
-    combine: Combine | None = None,
-) -> None:
-    store = BulkStore(w, lane, units, rows, what, end, combine)
-    w.stores[lane].append(store)
-    w.cta.pending.append(store)
+def _start(store: BulkStore) -> None:
+    store.w.stores[store.lane].append(store)
+    store.w.cta.pending.append(store)
 
 
-def _shared(place: tuple[Lanes, int], lane: int) -> int:
-    return (int(place[0][lane]) + place[1]) & (WINDOW_BYTES - 1)
+def _shared(place: Lanes, lane: int) -> int:
+    return int(place[lane]) & (WINDOW_BYTES - 1)
 
 
-def _rows(address: int, size: int, what: str) -> list[tuple[int, int, int] | None]:
+def _rows(address: int, size: int, what: str) -> list[Inside]:
     if address % UNIT:
         raise PtxError(f"{what}: the global address {address:#x} is not aligned to {UNIT}")
     return [(at, 0, UNIT) for at in range(address, address + size, UNIT)]

@@ -6,29 +6,26 @@ then its registers have no value and nobody may write the memory that it reads.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from implicit_conv.ptx.errors import PtxError
+from implicit_conv.ptx.kinds import Lanes
 from implicit_conv.ptx.machine.lanes import BUSY, Missing
 from implicit_conv.ptx.machine.matrices import (
     D_COLUMN,
     D_ROW,
     PER_REGISTER,
     elements,
-    matrix_a,
+    matrix,
     packed_halves,
     values,
 )
+from implicit_conv.ptx.machine.state import State
 from implicit_conv.ptx.machine.watch import tell_read
 from implicit_conv.ptx.memory.shared_layout import SHARED_BASE
 
-if TYPE_CHECKING:
-    from implicit_conv.ptx.machine.state import State
-
-Lanes = NDArray[Any]
 ROWS, WARPS = 64, 4
 K_BYTES = 32  # of gemm_k that one wgmma reads
 UNIT = 16
@@ -125,7 +122,7 @@ class Wgmma:
         if isinstance(self.a, int):
             a = self._matrix(self.units[1], form.a, form.transpose_a)
         else:
-            a = matrix_a(self.a, form.a)
+            a = matrix(self.a, form.a, True)
         product = form.scale_a * form.scale_b * (a @ b.T)
         for units in self.units:
             self.w.shared.end_read(self.w, units.reshape(-1))

@@ -1,28 +1,23 @@
 """Loads and stores of all spaces (PTX ISA 9.7.9, ld and st), and ldmatrix and stmatrix.
 
-`at` are 32 addresses of 64 bits without an instruction's constant offset; `mask` is None where all
-lanes run. A load returns one array of 32 values for each element.
+`at` are 32 addresses of 64 bits; `mask` is None where all lanes run. A load returns one array of 32
+values for each element.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from implicit_conv.ptx.errors import PtxError
-from implicit_conv.ptx.kinds import LANES
+from implicit_conv.ptx.kinds import LANE, LANES, Lanes
 from implicit_conv.ptx.machine import order
-from implicit_conv.ptx.machine.lanes import LANE
+from implicit_conv.ptx.machine.state import State
 from implicit_conv.ptx.machine.watch import tell_read
+from implicit_conv.ptx.memory.shared import need_aligned
 from implicit_conv.ptx.memory.spaces import LOCAL_BASE, PARAM_BASE, WINDOW_BYTES, WINDOWS
 
-if TYPE_CHECKING:
-    from implicit_conv.ptx.machine.state import State
-
-Lanes = NDArray[Any]
 Mask = Lanes | None
+Whole = tuple[Lanes, ...]  # arrays of all elements
 LOW32 = WINDOW_BYTES - 1
 
 
@@ -35,21 +30,29 @@ def _columns(rows: Lanes, mask: Mask, count: int) -> Lanes:
     return np.ascontiguousarray(rows.T)
 
 
-def _rows(values: tuple[Lanes, ...], mask: Mask) -> Lanes:
+def _rows(values: Whole, mask: Mask) -> Lanes:
     rows = np.stack(values, axis=1)
     return np.ascontiguousarray(rows if mask is None else rows[mask]).view(np.uint8)
 
 
-def _at(base: Lanes, offset: int, mask: Mask) -> Lanes:
-    at = base.astype(np.int64) + offset
+def _some(at: Lanes, mask: Mask) -> Lanes:
+    """The addresses of the lanes that run."""
     return at if mask is None else at[mask]
 
 
-def _aligned(at: Lanes, size: int, what: str) -> None:
-    wrong = at & (size - 1)
-    if wrong.any():
-        address = int(at[wrong != 0][0])
-        raise PtxError(f"{what} of {size} bytes at {address:#x}: not aligned to {size}")
+def _global(w: State, at: Lanes, size: int, what: str) -> None:
+    """An access to global memory: it must be aligned, and costs sectors."""
+    need_aligned(at, size, what)
+    if w.launch.traffic is not None:
+        w.launch.traffic.note_global(what, at, size)
+
+
+def _shared(w: State, at: Lanes, size: int, what: str) -> Lanes:
+    """The units of `size` bytes of an access to shared memory, which costs passes."""
+    units = w.shared.offsets(at, size, what) // size
+    if w.launch.traffic is not None:
+        w.launch.traffic.note_shared(what, units, size)
+    return units
 
 
 def load_parameter(w: State, offset: int, kind: str, count: int) -> Lanes:
@@ -62,56 +65,46 @@ def load_parameter(w: State, offset: int, kind: str, count: int) -> Lanes:
     return np.repeat(values[:, None], LANES, axis=1)
 
 
-def load_param(
-    w: State, base: Lanes, offset: int, kind: str, count: int, mask: Mask, _: str
-) -> Lanes:
+def load_param(w: State, at: Lanes, kind: str, count: int, mask: Mask, _: str) -> Lanes:
     """``ld.param`` by address."""
     size = np.dtype(kind).itemsize * count
-    at = (_at(base, offset, mask) & LOW32) - PARAM_BASE
+    at = (_some(at, mask) & LOW32) - PARAM_BASE
     data = w.launch.parameters
-    _aligned(at, size, "ld.param")
+    need_aligned(at, size, "ld.param")
     if at.min() < 0 or at.max() + size > data.size:
         raise PtxError(f"ld.param outside the {data.size} bytes of parameters")
     rows = np.ascontiguousarray(data[at[:, None] + np.arange(size)]).view(kind)
     return _columns(rows, mask, count)
 
 
-def load_local(
-    w: State, base: Lanes, offset: int, kind: str, count: int, mask: Mask, _: str
-) -> Lanes:
+def load_local(w: State, at: Lanes, kind: str, count: int, mask: Mask, _: str) -> Lanes:
     """``ld.local``."""
     size = np.dtype(kind).itemsize * count
-    at = _local(w, base, offset, size, mask, "ld.local")
+    at = _local(w, at, size, mask, "ld.local")
     rows = w.local[w.lanes(mask)[:, None], at[:, None] + np.arange(size)]
     return _columns(np.ascontiguousarray(rows).view(kind), mask, count)
 
 
-def store_local(
-    w: State, base: Lanes, offset: int, kind: str, values: tuple[Lanes, ...], mask: Mask, _: str
-) -> None:
+def store_local(w: State, at: Lanes, kind: str, values: Whole, mask: Mask, _: str) -> None:
     """``st.local``."""
     size = np.dtype(kind).itemsize * len(values)
-    at = _local(w, base, offset, size, mask, "st.local")
+    at = _local(w, at, size, mask, "st.local")
     w.local[w.lanes(mask)[:, None], at[:, None] + np.arange(size)] = _rows(values, mask)
 
 
-def _local(w: State, base: Lanes, offset: int, size: int, mask: Mask, what: str) -> Lanes:
-    at = _at(base, offset, mask) & LOW32
-    _aligned(at, size, what)
+def _local(w: State, at: Lanes, size: int, mask: Mask, what: str) -> Lanes:
+    at = _some(at, mask) & LOW32
+    need_aligned(at, size, what)
     if at.min() < LOCAL_BASE or at.max() + size > w.local.shape[1]:
         raise PtxError(f"{what} outside the thread's {w.local.shape[1] - LOCAL_BASE} bytes")
     return at
 
 
-def load_global(
-    w: State, base: Lanes, offset: int, kind: str, count: int, mask: Mask, semantics: str
-) -> Lanes:
+def load_global(w: State, at: Lanes, kind: str, count: int, mask: Mask, semantics: str) -> Lanes:
     """``ld.global``; `semantics` is "nc" where nobody may write the bytes meanwhile."""
-    at = _at(base, offset, mask)
+    at = _some(at, mask)
     size = np.dtype(kind).itemsize * count
-    _aligned(at, size, "ld.global")
-    if w.launch.traffic is not None:
-        w.launch.traffic.note_global("ld.global", at, size)
+    _global(w, at, size, "ld.global")
     if semantics == "nc":
         w.launch.note_constant(at, size)
     elif semantics:
@@ -124,19 +117,16 @@ def load_global(
 
 def store_global(
     w: State,
-    base: Lanes,
-    offset: int,
+    at: Lanes,
     kind: str,
-    values: tuple[Lanes, ...],
+    values: Whole,
     mask: Mask,
     semantics: str,
 ) -> None:
     """``st.global``."""
-    at = _at(base, offset, mask)
+    at = _some(at, mask)
     size = np.dtype(kind).itemsize * len(values)
-    _aligned(at, size, "st.global")
-    if w.launch.traffic is not None:
-        w.launch.traffic.note_global("st.global", at, size)
+    _global(w, at, size, "st.global")
     if semantics:
         order.publish(w, at, semantics)
     rows = _rows(values, mask)
@@ -147,15 +137,11 @@ def store_global(
         buffer.data[cells] = rows[which]
 
 
-def load_shared(
-    w: State, base: Lanes, offset: int, kind: str, count: int, mask: Mask, semantics: str
-) -> Lanes:
+def load_shared(w: State, at: Lanes, kind: str, count: int, mask: Mask, semantics: str) -> Lanes:
     """``ld.shared``."""
     size = np.dtype(kind).itemsize * count
-    at = _at(base, offset, mask) & LOW32
-    units = w.shared.offsets(at, size, "ld.shared") // size
-    if w.launch.traffic is not None:
-        w.launch.traffic.note_shared("ld.shared", units, size)
+    at = _some(at, mask) & LOW32
+    units = _shared(w, at, size, "ld.shared")
     if semantics:
         order.observe(w, at, semantics)
         w.shared.note_strong(w, units, size, "ld.shared", False)
@@ -167,19 +153,16 @@ def load_shared(
 
 def store_shared(
     w: State,
-    base: Lanes,
-    offset: int,
+    at: Lanes,
     kind: str,
-    values: tuple[Lanes, ...],
+    values: Whole,
     mask: Mask,
     semantics: str,
 ) -> None:
     """``st.shared``."""
     size = np.dtype(kind).itemsize * len(values)
-    at = _at(base, offset, mask) & LOW32
-    units = w.shared.offsets(at, size, "st.shared") // size
-    if w.launch.traffic is not None:
-        w.launch.traffic.note_shared("st.shared", units, size)
+    at = _some(at, mask) & LOW32
+    units = _shared(w, at, size, "st.shared")
     if semantics:
         order.publish(w, at, semantics)
         w.shared.note_strong(w, units, size, "st.shared", True)
@@ -188,9 +171,8 @@ def store_shared(
     w.shared.data.reshape(-1, size)[units] = _rows(values, mask)
 
 
-def _spaces_of(base: Lanes, offset: int, mask: Mask) -> list[tuple[str, Lanes]]:
+def _spaces_of(at: Lanes, mask: Mask) -> list[tuple[str, Lanes]]:
     """(space, mask of its lanes) of generic addresses (PTX ISA 5.1, generic addressing)."""
-    at = base.astype(np.int64) + offset
     left = np.ones(LANES, bool) if mask is None else mask
     found = []
     for space, start in WINDOWS.items():
@@ -201,52 +183,53 @@ def _spaces_of(base: Lanes, offset: int, mask: Mask) -> list[tuple[str, Lanes]]:
     return [*found, ("global", left)] if left.any() else found
 
 
-def load_generic(
-    w: State, base: Lanes, offset: int, kind: str, count: int, mask: Mask, semantics: str
-) -> Lanes:
+def load_generic(w: State, at: Lanes, kind: str, count: int, mask: Mask, semantics: str) -> Lanes:
     """``ld`` of generic addresses."""
-    loads = {
-        "global": load_global,
-        "shared": load_shared,
-        "local": load_local,
-        "param": load_param,
-    }
     out = np.zeros((count, LANES), kind)
-    for space, here in _spaces_of(base, offset, mask):
-        out[:, here] = loads[space](w, base, offset, kind, count, here, semantics)[:, here]
+    for space, here in _spaces_of(at, mask):
+        out[:, here] = LOADS[space](w, at, kind, count, here, semantics)[:, here]
     return out
 
 
 def store_generic(
     w: State,
-    base: Lanes,
-    offset: int,
+    at: Lanes,
     kind: str,
-    values: tuple[Lanes, ...],
+    values: Whole,
     mask: Mask,
     semantics: str,
 ) -> None:
     """``st`` to generic addresses."""
-    stores = {"global": store_global, "shared": store_shared, "local": store_local}
-    for space, here in _spaces_of(base, offset, mask):
-        if space not in stores:
+    for space, here in _spaces_of(at, mask):
+        if space not in STORES:
             raise PtxError("st to a parameter of the kernel")
-        stores[space](w, base, offset, kind, values, here, semantics)
+        STORES[space](w, at, kind, values, here, semantics)
 
 
-def load_matrix(
-    w: State, line: int, base: Lanes, offset: int, count: int, transposed: bool, mask: Lanes
-) -> Lanes:
+LOADS = {  # by the state space of an instruction; without one, addresses are generic
+    "global": load_global,
+    "shared": load_shared,
+    "local": load_local,
+    "param": load_param,
+    "const": load_global,
+    "": load_generic,
+}
+STORES = {
+    "global": store_global,
+    "shared": store_shared,
+    "local": store_local,
+    "": store_generic,
+}
+
+
+def load_matrix(w: State, line: int, at: Lanes, count: int, transposed: bool, mask: Lanes) -> Lanes:
     """``ldmatrix``: 8 rows of 16 bytes for each matrix, whose addresses 8 lanes each give.
 
     Lane l receives word l % 4 of row l / 4; transposed, the halves of column l / 4 (9.7.14,
     ldmatrix).
     """
     w.need_all(mask)
-    at = _at(base[: 8 * count], offset, None) & LOW32
-    units = w.shared.offsets(at, 16, "ldmatrix") // 16
-    if w.launch.traffic is not None:
-        w.launch.traffic.note_shared("ldmatrix", units, 16)
+    units = _shared(w, at[: 8 * count] & LOW32, 16, "ldmatrix")
     w.shared.note_read(w, units, 16, LANE[: 8 * count], "ldmatrix")
     for matrix in units.reshape(count, 8, 1):
         tell_read(w, line, "ldmatrix", None, matrix)
@@ -260,19 +243,15 @@ def load_matrix(
 
 def store_matrix(
     w: State,
-    base: Lanes,
-    offset: int,
-    values: tuple[Lanes, ...],
+    at: Lanes,
+    values: Whole,
     transposed: bool,
     mask: Lanes,
 ) -> None:
     """``stmatrix``: the inverse of ldmatrix (9.7.14, stmatrix)."""
     w.need_all(mask)
     count = len(values)
-    at = _at(base[: 8 * count], offset, None) & LOW32
-    units = w.shared.offsets(at, 16, "stmatrix") // 16
-    if w.launch.traffic is not None:
-        w.launch.traffic.note_shared("stmatrix", units, 16)
+    units = _shared(w, at[: 8 * count] & LOW32, 16, "stmatrix")
     w.shared.note_write(w, units, 16, LANE[: 8 * count], "stmatrix")
     rows = np.stack(values).reshape(count, 8, 4)
     if transposed:

@@ -7,22 +7,19 @@ to go on with, or None if that part waits or has ended.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from implicit_conv.ptx.errors import PtxError, UnsupportedError, shortened
-from implicit_conv.ptx.kinds import LANES
+from implicit_conv.ptx.kinds import LANE, LANES, Lanes
 from implicit_conv.ptx.machine import mbarrier
-from implicit_conv.ptx.machine.barriers import Barrier
-from implicit_conv.ptx.machine.lanes import LANE
+from implicit_conv.ptx.machine.barriers import Barrier, Meeting
 from implicit_conv.ptx.machine.warp import Part, Wait, Warp
 from implicit_conv.ptx.memory.clocks import GENERIC, stamp
 from implicit_conv.ptx.memory.spaces import WINDOW_BYTES
 from implicit_conv.ptx.syntax import Immediate, Instruction, Operand, Register
 
-Lanes = NDArray[Any]
 Control: TypeAlias = "Callable[[Warp, Part, Instruction], Part | None]"
 NAMED_BARRIERS = 16
 CLUSTER_BARRIER = NAMED_BARRIERS  # its number among the meetings of a block
@@ -116,7 +113,7 @@ def block_sync(w: Warp, part: Part, i: Instruction) -> Part | None:
     number = _uniform(w, part, i.operands[0], "barriers")
     if not 0 <= number < NAMED_BARRIERS:
         raise PtxError(f"barrier {number}: there are {NAMED_BARRIERS}")
-    threads = None
+    threads = 0
     if len(i.operands) > 1:
         threads = _uniform(w, part, i.operands[1], "counts of threads")
         if threads <= 0 or threads % LANES:
@@ -127,33 +124,32 @@ def block_sync(w: Warp, part: Part, i: Instruction) -> Part | None:
     clock = w.release()
     w.synchronise()
 
-    def needed() -> int:
-        return threads or LANES * sum(not other.done for other in w.cta.warps)
-
-    meeting.arrive(LANES if whole else int(part.mask.sum()), clock, needed())
+    meeting.arrive(LANES if whole else int(part.mask.sum()), clock, _needed(w, threads))
     part.block += 1
     if "arrive" in i.opcode:
-        if threads is None:
+        if not threads:
             raise PtxError("barrier.arrive needs a count of threads")
         return part
+    return _hold(w, part, meeting, turn, threads, f"barrier {number}")
+
+
+def _needed(w: Warp, threads: int) -> int:
+    """The threads of a barrier, where 0 means all of the block that have not ended."""
+    return threads or LANES * sum(not other.done for other in w.cta.warps)
+
+
+def _hold(w: Warp, part: Part, meeting: Meeting, turn: int, threads: int, name: str) -> Part | None:
+    """Wait until a barrier's turn has ended."""
 
     def ready() -> bool:
         if meeting.turn == turn:
-            meeting.settle(needed())
-        return bool(meeting.turn > turn)
-
-    def then() -> None:
-        w.acquire(meeting.clock)
-
-    if ready():
-        then()
-        return part
+            meeting.settle(_needed(w, threads))
+        return meeting.turn > turn
 
     def words() -> str:
-        return f"barrier {number}: {meeting.arrived} of {needed()} threads"
+        return f"{name}: {meeting.arrived} of {_needed(w, threads)} threads"
 
-    part.wait = Wait(ready, then, words)
-    return None
+    return part.hold(Wait(ready, lambda: w.acquire(meeting.clock), words))
 
 
 def cluster_arrive(w: Warp, part: Part, i: Instruction) -> Part | None:
@@ -167,7 +163,7 @@ def cluster_arrive(w: Warp, part: Part, i: Instruction) -> Part | None:
     clock = w.release()
     seen = np.full_like(clock, -1) if "relaxed" in i.opcode else clock
     count = LANES if (part.mask == w.alive).all() else int(part.mask.sum())
-    meeting.arrive(count, seen, LANES * sum(not other.done for other in w.cta.warps))
+    meeting.arrive(count, seen, _needed(w, 0))
     part.block += 1
     return part
 
@@ -181,27 +177,7 @@ def cluster_wait(w: Warp, part: Part, i: Instruction) -> Part | None:
     if (w.cluster_turns[part.mask] != turn).any() or turn < 0:
         raise PtxError("barrier.cluster.wait without barrier.cluster.arrive before it")
     part.block += 1
-
-    def needed() -> int:
-        return LANES * sum(not other.done for other in w.cta.warps)
-
-    def ready() -> bool:
-        if meeting.turn == turn:
-            meeting.settle(needed())
-        return bool(meeting.turn > turn)
-
-    def then() -> None:
-        w.acquire(meeting.clock)
-
-    if ready():
-        then()
-        return part
-
-    def words() -> str:
-        return f"the cluster's barrier: {meeting.arrived} of {needed()} threads"
-
-    part.wait = Wait(ready, then, words)
-    return None
+    return _hold(w, part, meeting, turn, 0, "the cluster's barrier")
 
 
 def mbarrier_wait(w: Warp, part: Part, i: Instruction) -> Part | None:
@@ -264,15 +240,10 @@ def set_registers(w: Warp, part: Part, i: Instruction) -> Part | None:
         w.cta.free_registers -= LANES * more
         w.register_count = count
 
-    if enough():
-        take()
-        return part
-
     def words() -> str:
         return f"{LANES * more} registers, of which {w.cta.free_registers} are free"
 
-    part.wait = Wait(enough, take, words)
-    return None
+    return part.hold(Wait(enough, take, words))
 
 
 def copies_wait(w: Warp, part: Part, i: Instruction) -> Part | None:
@@ -306,32 +277,19 @@ def stores_wait(w: Warp, part: Part, i: Instruction) -> Part | None:
     return part
 
 
-def branch(w: Warp, part: Part, i: Instruction) -> Part | None:
-    """``bra``."""
-    return w.branch(part, i)
-
-
-def leave(w: Warp, part: Part, i: Instruction) -> Part | None:
-    """``ret`` and ``exit``."""
-    return w.leave(part, i)
-
-
 _WAIT = "parity acquire relaxed cta cluster shared shared::cta b64"
 # Opcode, modifiers that it may have, least and most operands, function.
 TABLE: tuple[tuple[str, str, int, int, Control], ...] = (
-    ("bra", "uni", 0, 1, branch),
-    ("ret", "uni", 0, 0, leave),
-    ("exit", "", 0, 0, leave),
+    ("bra", "uni", 0, 1, Warp.branch),
+    ("ret", "uni", 0, 0, Warp.leave),
+    ("exit", "", 0, 0, Warp.leave),
     ("trap", "", 0, 0, trap),
     ("bar.warp.sync", "", 1, 1, warp_sync),
-    ("bar.sync", "aligned", 1, 2, block_sync),
-    ("bar.arrive", "aligned", 1, 2, block_sync),
-    ("bar.cta.sync", "aligned", 1, 2, block_sync),
-    ("bar.cta.arrive", "aligned", 1, 2, block_sync),
-    ("barrier.sync", "aligned", 1, 2, block_sync),
-    ("barrier.arrive", "aligned", 1, 2, block_sync),
-    ("barrier.cta.sync", "aligned", 1, 2, block_sync),
-    ("barrier.cta.arrive", "aligned", 1, 2, block_sync),
+    *(
+        (f"{name}.{verb}", "aligned", 1, 2, block_sync)
+        for name in ("bar", "bar.cta", "barrier", "barrier.cta")
+        for verb in ("sync", "arrive")
+    ),
     ("barrier.cluster.arrive", "release relaxed aligned", 0, 0, cluster_arrive),
     ("barrier.cluster.wait", "acquire aligned", 0, 0, cluster_wait),
     ("mbarrier.try_wait", _WAIT, 3, 4, mbarrier_wait),

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
+from implicit_conv.ptx.kinds import Lanes
 from implicit_conv.ptx.machine.floats import bits16, to_float32, values16
 
-Lanes = NDArray[Any]
 WHOLE = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
 FLOATS = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
 TF32_DROPPED = 13  # bits of a float32 that a tf32 lacks

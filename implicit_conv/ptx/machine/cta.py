@@ -12,7 +12,7 @@ from implicit_conv.ptx.machine.barriers import Barrier, Meeting
 from implicit_conv.ptx.machine.order import Flags
 from implicit_conv.ptx.machine.warp import Warp
 from implicit_conv.ptx.memory.clocks import BARRIERS, GENERIC, new_clock
-from implicit_conv.ptx.memory.global_order import GlobalOrder
+from implicit_conv.ptx.memory.global_memory import GlobalOrder
 from implicit_conv.ptx.memory.shared import SharedMemory
 from implicit_conv.ptx.memory.shared_layout import SHARED_BASE
 

@@ -12,9 +12,9 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Lanes = NDArray[Any]
+from implicit_conv.ptx.kinds import Lanes
+
 TOWARDS = {"rm": -np.inf, "rp": np.inf}
 
 
@@ -89,18 +89,12 @@ def saturate(x: Lanes) -> Lanes:
 
 
 def minimum(a: Lanes, b: Lanes) -> Lanes:
-    """``min``: a NaN loses, and -0 is less than +0 (9.7.1 and 9.7.3)."""
-    if a.dtype.kind != "f":
-        smaller: Lanes = np.minimum(a, b)
-        return smaller
+    """``min``: a NaN loses, and -0 is less than +0 (9.7.3)."""
     return np.where((a == 0) & (b == 0), -(-a - b), np.fmin(a, b))
 
 
 def maximum(a: Lanes, b: Lanes) -> Lanes:
-    """``max``: a NaN loses, and +0 is greater than -0 (9.7.1 and 9.7.3)."""
-    if a.dtype.kind != "f":
-        greater: Lanes = np.maximum(a, b)
-        return greater
+    """``max``: a NaN loses, and +0 is greater than -0 (9.7.3)."""
     return np.where((a == 0) & (b == 0), a + b, np.fmax(a, b))
 
 

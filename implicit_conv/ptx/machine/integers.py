@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from implicit_conv.ptx.errors import PtxError
-from implicit_conv.ptx.kinds import LANES
-
-Lanes = NDArray[Any]
-LANE = np.arange(LANES)
+from implicit_conv.ptx.kinds import LANE, LANES, Lanes
 
 
 def divide(a: Lanes, b: Lanes, mask: Lanes) -> Lanes:

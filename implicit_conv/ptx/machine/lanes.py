@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from implicit_conv.ptx.errors import PtxError
-from implicit_conv.ptx.kinds import LANES
+from implicit_conv.ptx.kinds import LANE, LANES, Lanes
+from implicit_conv.ptx.machine.state import State
 
-if TYPE_CHECKING:
-    from implicit_conv.ptx.machine.state import State
-
-Lanes = NDArray[Any]
-LANE = np.arange(LANES)
 REDUCTIONS: dict[str, np.ufunc] = {
     "add": np.add,
     "min": np.minimum,

@@ -9,20 +9,14 @@ group. Accumulator i has row group + 8 * (i / 2) and column 2 * place + i % 2.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from implicit_conv.ptx.kinds import LANES
+from implicit_conv.ptx.kinds import LANE, LANES, Lanes
 from implicit_conv.ptx.machine.convert import TF32_DROPPED
 from implicit_conv.ptx.machine.floats import bits16, values16
-from implicit_conv.ptx.machine.lanes import LANE
+from implicit_conv.ptx.machine.state import State
 
-if TYPE_CHECKING:
-    from implicit_conv.ptx.machine.state import State
-
-Lanes = NDArray[Any]
 GROUP, PLACE = LANE // 4, LANE % 4
 PER_REGISTER = {"f16": 2, "bf16": 2, "tf32": 1, "s8": 4, "u8": 4}
 # Rows and columns of accumulator i of lane l, for a warp's 16 rows of mma.sync and wgmma.
@@ -66,22 +60,12 @@ def _places(registers: int, per: int, of_a: bool) -> tuple[Lanes, Lanes]:
     return np.array(across), np.array(along)
 
 
-def matrix_a(registers: tuple[Lanes, ...], form: str) -> Lanes:
-    """A, 16 rows of gemm_k elements."""
-    per = PER_REGISTER[form]
-    row, column = _places(len(registers), per, True)
-    a = np.empty((16, 2 * per * len(registers)))
-    a[row, column] = elements(registers, form)
-    return a
-
-
-def matrix_b(registers: tuple[Lanes, ...], form: str) -> Lanes:
-    """B transposed: 8 columns of gemm_k elements."""
-    per = PER_REGISTER[form]
-    column, row = _places(len(registers), per, False)
-    b = np.empty((8, 4 * per * len(registers)))
-    b[column, row] = elements(registers, form)
-    return b
+def matrix(registers: tuple[Lanes, ...], form: str, of_a: bool) -> Lanes:
+    """A, 16 rows of gemm_k elements, or B transposed, 8 columns of them."""
+    per, across = PER_REGISTER[form], 16 if of_a else 8
+    made = np.empty((across, per * len(registers) * LANES // across))
+    made[_places(len(registers), per, of_a)] = elements(registers, form)
+    return made
 
 
 def mma(
@@ -100,9 +84,9 @@ def mma(
     form_a, form_b, form_c = forms
     held, decoded = w.fragments
     if held is None or len(held) != len(a) or any(x is not y for x, y in zip(held, a, strict=True)):
-        decoded = matrix_a(a, form_a)
+        decoded = matrix(a, form_a, True)
         w.fragments = a, decoded
-    product = decoded @ matrix_b(b, form_b).T
+    product = decoded @ matrix(b, form_b, False).T
     if form_c == "f16":
         before = elements(c, "f16")
         return packed_halves(product[D_ROW[:4], D_COLUMN[:4]] + before)

@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from implicit_conv.ptx.errors import PtxError
-from implicit_conv.ptx.kinds import LANES
+from implicit_conv.ptx.kinds import LANES, Lanes
 from implicit_conv.ptx.machine import order
 from implicit_conv.ptx.machine.barriers import COUNT_LIMIT, Barrier
+from implicit_conv.ptx.machine.state import State
 from implicit_conv.ptx.memory import clocks
 from implicit_conv.ptx.memory.clocks import GENERIC, new_clock, stamp
 from implicit_conv.ptx.memory.shared import BARRIER, UNDEFINED
 from implicit_conv.ptx.memory.shared_layout import SHARED_BASE
 from implicit_conv.ptx.memory.spaces import WINDOW_BYTES
 
-if TYPE_CHECKING:
-    from implicit_conv.ptx.machine.state import State
-
-Lanes = NDArray[Any]
 SIZE = 8  # bytes of an mbarrier object
 
 
-def addresses(base: Lanes, offset: int, mask: Lanes) -> list[int]:
+def addresses(at: Lanes, mask: Lanes) -> list[int]:
     """Shared addresses of the lanes that run."""
-    at = base.astype(np.int64)[mask] + offset
-    found: list[int] = (at & (WINDOW_BYTES - 1)).tolist()
+    found: list[int] = (at[mask] & (WINDOW_BYTES - 1)).tolist()
     return found
 
 
@@ -58,12 +51,10 @@ def for_copy(w: State, address: int) -> Barrier:
     return barrier
 
 
-def init(w: State, base: Lanes, offset: int, count: Lanes, mask: Lanes) -> None:
+def init(w: State, at: Lanes, count: Lanes, mask: Lanes) -> None:
     """``mbarrier.init``."""
     lanes = np.flatnonzero(mask).tolist()
-    for lane, address, number in zip(
-        lanes, addresses(base, offset, mask), count[mask].tolist(), strict=True
-    ):
+    for lane, address, number in zip(lanes, addresses(at, mask), count[mask].tolist(), strict=True):
         start = address - SHARED_BASE
         w.shared.inside(start, start + SIZE, "mbarrier.init")
         if address % SIZE:
@@ -80,42 +71,40 @@ def init(w: State, base: Lanes, offset: int, count: Lanes, mask: Lanes) -> None:
         w.cta.barriers[address] = barrier
 
 
-def invalidate(w: State, base: Lanes, offset: int, mask: Lanes) -> None:
+def invalidate(w: State, at: Lanes, mask: Lanes) -> None:
     """``mbarrier.inval``."""
-    for address in set(addresses(base, offset, mask)):
+    for address in set(addresses(at, mask)):
         find(w, address)
         del w.cta.barriers[address]
         start = address - SHARED_BASE
         w.shared.state[start : start + SIZE] = UNDEFINED
 
 
-def expect(w: State, base: Lanes, offset: int, size: Lanes, mask: Lanes) -> None:
+def expect(w: State, at: Lanes, size: Lanes, mask: Lanes) -> None:
     """``mbarrier.expect_tx``."""
-    for address, number in zip(addresses(base, offset, mask), size[mask].tolist(), strict=True):
+    for address, number in zip(addresses(at, mask), size[mask].tolist(), strict=True):
         find(w, address).expect(number)
 
 
-def complete(w: State, base: Lanes, offset: int, size: Lanes, mask: Lanes) -> None:
+def complete(w: State, at: Lanes, size: Lanes, mask: Lanes) -> None:
     """``mbarrier.complete_tx``."""
-    for address, number in zip(addresses(base, offset, mask), size[mask].tolist(), strict=True):
+    for address, number in zip(addresses(at, mask), size[mask].tolist(), strict=True):
         find(w, address).complete(number)
 
 
-def arrive(
-    w: State, base: Lanes, offset: int, count: Lanes | None, relaxed: bool, mask: Lanes
-) -> Lanes:
+def arrive(w: State, at: Lanes, count: Lanes | None, relaxed: bool, mask: Lanes) -> Lanes:
     """``mbarrier.arrive``, each lane once or `count` times; the phases before, as tokens."""
     clock = None if relaxed else w.release()
-    at = addresses(base, offset, mask)
-    counts = [1] * len(at) if count is None else count[mask].tolist()
+    places = addresses(at, mask)
+    counts = [1] * len(places) if count is None else count[mask].tolist()
     totals: dict[int, int] = {}
-    for address, number in zip(at, counts, strict=True):
+    for address, number in zip(places, counts, strict=True):
         totals[address] = totals.get(address, 0) + number
     tokens = {address: find(w, address).phase for address in totals}
     for address, number in totals.items():
         find(w, address).arrive(number, clock)
     out = np.zeros(LANES, np.uint64)
-    out[mask] = [tokens[address] for address in at]
+    out[mask] = [tokens[address] for address in places]
     return out
 
 

@@ -7,20 +7,14 @@ it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from implicit_conv.ptx.errors import PtxError
-from implicit_conv.ptx.kinds import LANES
-from implicit_conv.ptx.machine.lanes import REDUCTIONS
+from implicit_conv.ptx.kinds import LANES, Lanes
+from implicit_conv.ptx.machine.reductions import OPERATIONS
+from implicit_conv.ptx.machine.state import State
 from implicit_conv.ptx.memory.clocks import Clock, join
 
-if TYPE_CHECKING:
-    from implicit_conv.ptx.machine.state import State
-
-Lanes = NDArray[Any]
 Flags = dict[int, Clock]  # by address
 RELEASES, ACQUIRES = ("release", "acq_rel", "sc"), ("acquire", "acq_rel", "sc")
 
@@ -54,17 +48,6 @@ def fence(w: State) -> None:
     w.fence_released = w.release()
 
 
-def apply(operation: str, old: Any, given: Any, other: Any) -> Any:
-    """The value after an atomic operation (9.7.13, atom)."""
-    if operation == "cas":
-        return other if old == given else old
-    if operation == "inc":
-        return old.dtype.type(0) if old >= given else old + old.dtype.type(1)
-    if operation == "dec":
-        return given if old == 0 or old > given else old - old.dtype.type(1)
-    return given if operation == "exch" else REDUCTIONS[operation](old, given)
-
-
 def atomic(
     w: State,
     space: str,
@@ -95,6 +78,8 @@ def atomic(
             w.launch.note_store(address, size)
             cell = w.memory.bytes(address, size).view(kind)
         out[lane] = cell[0]
-        other = values[1][lane] if len(values) > 1 else None
-        cell[0] = apply(operation, cell[0], values[0][lane], other)
+        if operation != "cas":
+            cell[0] = OPERATIONS[operation](cell[0], values[0][lane])
+        elif cell[0] == values[0][lane]:
+            cell[0] = values[1][lane]
     return out

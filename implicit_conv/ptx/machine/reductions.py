@@ -1,7 +1,10 @@
-"""What a reducing tensor copy does with each element (PTX ISA 9.7.9.25.5, cp.reduce.async.bulk)."""
+"""Operations that change memory (PTX ISA 9.7.13, atom), and what a reducing tensor copy does with
+each element (9.7.9.25.5, cp.reduce.async.bulk).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,12 @@ from implicit_conv.ptx.machine.lanes import REDUCTIONS
 Bytes = NDArray[np.uint8]
 _LOGIC = ("UINT32", "INT32", "UINT64", "INT64")
 _ORDER = (*_LOGIC, "FLOAT16", "BFLOAT16")
+OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {  # of (value before, operand)
+    **REDUCTIONS,
+    "exch": lambda old, given: given,
+    "inc": lambda old, top: np.where(old >= top, 0, old + 1).astype(old.dtype),
+    "dec": lambda old, top: np.where((old == 0) | (old > top), top, old - 1).astype(old.dtype),
+}
 REDUCED_TYPES = {  # reduction: the types that it takes, by the driver's names
     "add": ("UINT32", "INT32", "UINT64", "FLOAT32", "FLOAT32_FTZ", "FLOAT16", "BFLOAT16"),
     "min": _ORDER,
@@ -40,12 +49,5 @@ def reduced(reduction: str, element: str, old: Bytes, given: Bytes) -> Bytes:
         before, added = (values16(x.view(np.uint16), "bf16") for x in (old, given))
         return bits16(np.asarray(REDUCTIONS[reduction](before, added)), "bf16").view(np.uint8)
     kind = element.removesuffix("_FTZ").lower()
-    before, added = old.view(kind), given.view(kind)
-    made: NDArray[Any]
-    if reduction == "inc":
-        made = np.where(before >= added, 0, before + 1).astype(kind)
-    elif reduction == "dec":
-        made = np.where((before == 0) | (before > added), added, before - 1).astype(kind)
-    else:
-        made = REDUCTIONS[reduction](before, added)
-    return made.view(np.uint8)
+    made: Bytes = OPERATIONS[reduction](old.view(kind), given.view(kind)).view(np.uint8)
+    return made

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from implicit_conv.ptx.kinds import LANES
+from implicit_conv.ptx.kinds import LANE, LANES, Lanes
+from implicit_conv.ptx.machine.state import State
 
-if TYPE_CHECKING:
-    from implicit_conv.ptx.machine.state import State
-
-Lanes = NDArray[Any]
-LANE = np.arange(LANES)
 AXES = "xyz"
 _BELOW, _ALL = (1 << LANE) - 1, (1 << LANES) - 1
 CONSTANTS: dict[str, Any] = {  # those of clusters have their values outside of any cluster launch

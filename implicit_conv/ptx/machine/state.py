@@ -6,17 +6,13 @@ from collections import deque
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from implicit_conv.ptx.errors import PtxError
-from implicit_conv.ptx.kinds import LANES
+from implicit_conv.ptx.kinds import LANE, LANES, Lanes
 from implicit_conv.ptx.memory.clocks import GENERIC, Clock, join, new_clock, stamp
 from implicit_conv.ptx.memory.global_memory import Memory
 from implicit_conv.ptx.memory.shared import SharedMemory
 from implicit_conv.ptx.syntax import Instruction
-
-Lanes = NDArray[Any]
-LANE = np.arange(LANES)
 
 
 class State:

@@ -9,37 +9,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from implicit_conv.ptx import limits
 from implicit_conv.ptx.errors import PtxError, UnsupportedError
-from implicit_conv.ptx.kinds import LANES
+from implicit_conv.ptx.kinds import LANES, Lanes
 from implicit_conv.ptx.machine import access
+from implicit_conv.ptx.machine.state import State
 from implicit_conv.ptx.memory.global_memory import MAP_BYTES
 from implicit_conv.ptx.memory.tensor_map import TensorMap
 
-if TYPE_CHECKING:
-    from implicit_conv.ptx.machine.state import State
-
-Lanes = NDArray[Any]
-Place = tuple[Lanes, int]
-ELEMENTS = (  # (the driver's name, bytes) by the values of .elemtype
-    ("UINT8", 1),
-    ("UINT16", 2),
-    ("UINT32", 4),
-    ("INT32", 4),
-    ("UINT64", 8),
-    ("INT64", 8),
-    ("FLOAT16", 2),
-    ("FLOAT32", 4),
-    ("FLOAT32_FTZ", 4),
-    ("FLOAT64", 8),
-    ("BFLOAT16", 2),
-    ("TFLOAT32", 4),
-    ("TFLOAT32_FTZ", 4),
+ELEMENTS = (  # the driver's names, which have the bits of an element, by the values of .elemtype
+    *("UINT8", "UINT16", "UINT32", "INT32", "UINT64", "INT64", "FLOAT16", "FLOAT32", "FLOAT32_FTZ"),
+    *("FLOAT64", "BFLOAT16", "TFLOAT32", "TFLOAT32_FTZ"),
 )
 SPANS = (0, 32, 64, 128)  # by the values of .swizzle_mode
 AXES = {  # field with an ordinal: that of TensorMap
@@ -78,7 +62,8 @@ def replaced(map: TensorMap, field: str, ordinal: int, value: int) -> TensorMap:
         changed: dict[str, Any] = {AXES[field]: tuple(values)}
         return replace(map, **changed)
     if field == "elemtype" and value < len(ELEMENTS):
-        element, itemsize = ELEMENTS[value]
+        element = ELEMENTS[value]
+        itemsize = int("".join(filter(str.isdigit, element))) // 8
         return replace(map, element=element, itemsize=itemsize)
     if field == "swizzle_mode" and value < len(SPANS):
         return replace(map, span=SPANS[value])
@@ -102,34 +87,30 @@ def _of_rank(map: TensorMap, rank: int) -> TensorMap:
 
 
 def change(
-    w: State, space: str, place: Place, field: str, ordinal: int, value: Lanes, mask: Lanes
+    w: State, space: str, place: Lanes, field: str, ordinal: int, value: Lanes, mask: Lanes
 ) -> None:
     """``tensormap.replace``: a weak access to all 128 bytes, of each lane that comes here."""
-    load, store = {
-        "shared": (access.load_shared, access.store_shared),
-        "global": (access.load_global, access.store_global),
-        "": (access.load_generic, access.store_generic),
-    }[space]
+    load, store = access.LOADS[space], access.STORES[space]
     for lane in np.flatnonzero(mask).tolist():
         alone = np.arange(LANES) == lane
-        words = np.ascontiguousarray(load(w, *place, "u8", WORDS, alone, "")[:, lane])
+        words = np.ascontiguousarray(load(w, place, "u8", WORDS, alone, "")[:, lane])
         data = words.tobytes()
         map = w.memory.decode(data) if words.any() else blank()
         made = w.memory.encode(replaced(map, field, ordinal, int(value[lane])))
-        store(w, *place, "u8", _columns(np.frombuffer(made, np.uint64)), alone, "")
+        store(w, place, "u8", _columns(np.frombuffer(made, np.uint64)), alone, "")
         if space != "shared":
-            address = int(place[0][lane]) + place[1]
+            address = int(place[lane])
             w.cta.acquired_maps.discard(address)
             w.launch.unreleased_maps.add(address)
 
 
-def copy_and_release(w: State, target: Place, source: Place, mask: Lanes) -> None:
+def copy_and_release(w: State, target: Lanes, source: Lanes, mask: Lanes) -> None:
     """``tensormap.cp_fenceproxy``: a map from shared to global memory, then a release."""
     w.need_all(mask)
     alone = np.arange(LANES) == int(np.flatnonzero(mask)[0])
-    words = access.load_shared(w, *source, "u8", WORDS, alone, "")[:, alone].reshape(-1)
-    access.store_global(w, *target, "u8", _columns(words), alone, "")
-    address = int(target[0][alone][0]) + target[1]
+    words = access.load_shared(w, source, "u8", WORDS, alone, "")[:, alone].reshape(-1)
+    access.store_global(w, target, "u8", _columns(words), alone, "")
+    address = int(target[alone][0])
     w.cta.acquired_maps.discard(address)
     w.launch.unreleased_maps.discard(address)
 
@@ -139,10 +120,10 @@ def release(w: State) -> None:
     w.launch.unreleased_maps.clear()
 
 
-def acquire(w: State, place: Place, mask: Lanes) -> None:
+def acquire(w: State, place: Lanes, mask: Lanes) -> None:
     """``fence.proxy.tensormap::generic.acquire`` of an address."""
     for lane in np.flatnonzero(mask).tolist():
-        w.cta.acquired_maps.add(int(place[0][lane]) + place[1])
+        w.cta.acquired_maps.add(int(place[lane]))
 
 
 def for_copy(w: State, address: int) -> TensorMap:

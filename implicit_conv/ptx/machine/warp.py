@@ -10,15 +10,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from implicit_conv.ptx.errors import PtxError, shortened
-from implicit_conv.ptx.kinds import LANES
+from implicit_conv.ptx.kinds import LANES, Lanes
 from implicit_conv.ptx.machine.lanes import Missing
 from implicit_conv.ptx.machine.state import State
 from implicit_conv.ptx.syntax import Instruction, Target
 
-Lanes = NDArray[Any]
 ALL = np.ones(LANES, bool)
 
 
@@ -44,6 +42,14 @@ class Part:
     def __init__(self, mask: Lanes, block: int, joins: tuple[Join, ...]) -> None:
         self.mask, self.block, self.joins = mask, block, joins
         self.wait: Wait | None = None
+
+    def hold(self, wait: Wait) -> Part | None:
+        """The part where a wait is over already; else None, and the part waits."""
+        if wait.ready():
+            wait.then()
+            return self
+        self.wait = wait
+        return None
 
 
 class Warp(State):

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from implicit_conv.ptx.machine.state import State
 from implicit_conv.ptx.memory.shared import UNIT
 from implicit_conv.ptx.memory.shared_layout import SHARED_BASE
 from implicit_conv.ptx.memory.tensor_map import TensorMap
-
-if TYPE_CHECKING:
-    from implicit_conv.ptx.machine.state import State
 
 
 @dataclass
@@ -87,11 +85,11 @@ def tell_read(w: State, line: int, instruction: str, span: int | None, units: ND
         _tell(w, line, instruction, span, units, units * UNIT + SHARED_BASE)
 
 
-def tell_load(w: State, line: int, base: NDArray[Any], offset: int, mask: NDArray[Any]) -> None:
+def tell_load(w: State, line: int, places: NDArray[Any], mask: NDArray[Any]) -> None:
     """Tell those who watch reads where ``ld.shared`` of a whole warp reads."""
     if w.launch.watch_reads is None or not mask.all():
         return
-    at = (base.astype(np.int64) + offset)[:, None] & 0xFFFFFFFF
+    at = places[:, None] & 0xFFFFFFFF
     units = (at - SHARED_BASE) // UNIT
     if (units >= 0).all() and (units < w.shared.size // UNIT).all():
         _tell(w, line, "ld.shared", None, units, at)

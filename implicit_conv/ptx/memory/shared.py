@@ -11,19 +11,17 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from implicit_conv.ptx.errors import PtxError, shortened
+from implicit_conv.ptx.kinds import Lanes
 from implicit_conv.ptx.memory.clocks import ASYNC, GENERIC, LANE_BITS, Clock, stamp
 from implicit_conv.ptx.memory.shared_layout import SHARED_BASE, SharedLayout
 
-Lanes = NDArray[Any]
 UNDEFINED, DEFINED, IN_FLIGHT, BARRIER, NOBODYS = range(5)  # states of a byte
 STATES = (
     *("were never written", "", "a copy is about to write", "hold an mbarrier"),
     "belong to no variable",
 )
-LANE = np.arange(32)
 UNIT = 16  # bytes that copies and wgmma handle at least
 
 
@@ -35,6 +33,14 @@ class Accessor(Protocol):
     now: int  # its own time
     synced: int  # the stamp since which its lanes have not been synchronised
     cta: Any  # its block, which names actors
+
+
+def need_aligned(at: Lanes, size: int, what: str) -> None:
+    """Raise PtxError unless all addresses are multiples of `size`, a power of two."""
+    wrong = at & (size - 1)
+    if wrong.any():
+        address = int(at[wrong != 0][0])
+        raise PtxError(f"{what} of {size} bytes at {address:#x}: not aligned to {size}")
 
 
 class SharedMemory:
@@ -70,10 +76,7 @@ class SharedMemory:
 
     def offsets(self, at: Lanes, size: int, what: str) -> Lanes:
         """Offsets of accesses of `size` bytes, which must be aligned and inside the block's."""
-        wrong = at & (size - 1)
-        if wrong.any():
-            address = int(at[wrong != 0][0])
-            raise PtxError(f"{what} of {size} bytes at {address:#x}: not aligned to {size}")
+        need_aligned(at, size, what)
         self.inside(int(at.min()) - SHARED_BASE, int(at.max()) - SHARED_BASE + size, what)
         return at - SHARED_BASE
 
@@ -90,8 +93,7 @@ class SharedMemory:
     def note_read(self, w: Accessor, units: Lanes, size: int, lanes: Lanes, what: str) -> None:
         """Lanes of a warp read units of `size` bytes, counted from the start."""
         self._need_state(units, size, what, writes=False)
-        written = self.written.reshape(-1, size)[units]
-        actors = self.writer.reshape(-1, size)[units]
+        written, actors = self._last_writes(units, size)
         late = written > w.clock[GENERIC][actors]
         if late.any():
             self.refuse(late, units, size, f"{what} of", "no barrier orders it after its writer", w)
@@ -111,8 +113,7 @@ class SharedMemory:
         self._claim(w, units, size, what, GENERIC)
         mine = self.read.reshape(-1, size, self.read.shape[1])[units, :, w.index]
         other = (mine >= w.synced) & ((mine & 31) != lanes[:, None])
-        written = self.written.reshape(-1, size)[units]
-        actors = self.writer.reshape(-1, size)[units]
+        written, actors = self._last_writes(units, size)
         other |= (actors == w.index) & (written >= w.synced) & ((written & 31) != lanes[:, None])
         if other.any():
             reason = "another lane of the warp read or wrote it, with no bar.warp.sync in between"
@@ -120,6 +121,10 @@ class SharedMemory:
         self.state.reshape(-1, size)[units] = DEFINED
         self.writer.reshape(-1, size)[units] = w.index
         self.written.reshape(-1, size)[units] = ((w.now << LANE_BITS) + lanes)[:, None]
+
+    def _last_writes(self, units: Lanes, size: int) -> tuple[Lanes, Lanes]:
+        """(stamp, actor) of the last write to each byte of units of `size` bytes."""
+        return self.written.reshape(-1, size)[units], self.writer.reshape(-1, size)[units]
 
     def _need_state(self, units: Lanes, size: int, what: str, writes: bool) -> None:
         """Raise PtxError unless the units may be written, or have been and can be read."""
@@ -137,8 +142,7 @@ class SharedMemory:
             reason = "an asynchronous operation is reading it"
             self.refuse(busy[:, None], units, size, f"{what} to", reason, w)
         self.need_released(w, units, size, what)
-        written = self.written.reshape(-1, size)[units]
-        actors = self.writer.reshape(-1, size)[units]
+        written, actors = self._last_writes(units, size)
         late = written > w.clock[proxy][actors]
         if late.any():
             reason = self._why_late(late, written, actors, w)
@@ -159,8 +163,8 @@ class SharedMemory:
         The block's strong writes are one actor, whose time counts them.
         """
         self._need_state(units, size, what, writes)
-        actors = self.writer.reshape(-1, size)[units]
-        late = self.written.reshape(-1, size)[units] > w.clock[GENERIC][actors]
+        written, actors = self._last_writes(units, size)
+        late = written > w.clock[GENERIC][actors]
         if late.any():
             reason = "no barrier orders it after its writer"
             self.refuse(late, units, size, f"{what} of", reason, w)
@@ -202,8 +206,7 @@ class SharedMemory:
     def begin_read(self, w: Accessor, units: Lanes, what: str) -> None:
         """An asynchronous operation that `w` issues reads these units of 16 bytes."""
         self._need_state(units, UNIT, what, writes=False)
-        written = self.written.reshape(-1, UNIT)[units]
-        actors = self.writer.reshape(-1, UNIT)[units]
+        written, actors = self._last_writes(units, UNIT)
         late = written > w.clock[ASYNC][actors]
         if late.any():
             reason = self._why_late(late, written, actors, w)

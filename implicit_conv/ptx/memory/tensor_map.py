@@ -18,6 +18,7 @@ HALO_LIMIT = {"im2col::w": 512, "im2col::w::128": 32}
 WIDE_OFFSET_LIMIT = 32
 WIDE_128, QUARTER = 128, 32  # pixels of an im2col::w::128 copy without its halo, and of a quarter
 Row = tuple[int, ...]
+Inside = tuple[int, int, int] | None  # (address, first byte in the row, bytes) of a row, if any
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,8 @@ class TensorMap:
             return self._im2col(coordinates, offsets)
         return self._wide(coordinates, offsets)
 
-    def address_of(self, row: Row) -> tuple[int, int, int] | None:
-        """(address, first byte in the row, bytes) of what a row has inside the tensor, or None."""
+    def address_of(self, row: Row) -> Inside:
+        """What a row has inside the tensor."""
         if any(not 0 <= x < size for x, size in zip(row[1:], self.dims[1:], strict=True)):
             return None
         first = max(row[0], 0)

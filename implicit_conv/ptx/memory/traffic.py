@@ -9,14 +9,11 @@ side by side.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from implicit_conv.ptx.kinds import LANES
+from implicit_conv.ptx.kinds import LANES, Lanes
 
-Lanes = NDArray[Any]
 SECTOR = 32  # bytes
 BANKS, WORD = 32, 4  # banks of shared memory, and bytes of a bank's word
 

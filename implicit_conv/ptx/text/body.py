@@ -46,21 +46,13 @@ class Scope:
 
     def find(self, name: str) -> Operand | None:
         """What a name stands for here."""
-        scope: Scope | None = self
-        while scope:
-            if name in scope.names:
-                return scope.names[name]
-            scope = scope.parent
-        return None
+        found = self.names.get(name)
+        return self.parent.find(name) if found is None and self.parent else found
 
     def label(self, name: str) -> Label | None:
         """The label of this name that is visible here."""
-        scope: Scope | None = self
-        while scope:
-            if name in scope.labels:
-                return scope.labels[name]
-            scope = scope.parent
-        return None
+        found = self.labels.get(name)
+        return self.parent.label(name) if found is None and self.parent else found
 
 
 @dataclass

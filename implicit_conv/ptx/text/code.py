@@ -7,15 +7,15 @@ two: one for all lanes, whose results replace registers, and one for some, whose
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from implicit_conv.ptx.errors import PtxError
-from implicit_conv.ptx.kinds import LANES
+from implicit_conv.ptx.kinds import LANES, Lanes
 from implicit_conv.ptx.machine.control import Control, control_of
 from implicit_conv.ptx.machine.lanes import NEVER, merge
+from implicit_conv.ptx.machine.state import State
 from implicit_conv.ptx.memory.spaces import Spaces, lay_out
 from implicit_conv.ptx.syntax import (
     Address,
@@ -33,10 +33,6 @@ from implicit_conv.ptx.text.blocks import is_control
 from implicit_conv.ptx.text.emit import Emitter
 from implicit_conv.ptx.text.handlers import statements
 
-if TYPE_CHECKING:
-    from implicit_conv.ptx.machine.state import State
-
-Lanes = NDArray[Any]
 Function = Callable[["State", list[Any], Lanes], None]
 
 

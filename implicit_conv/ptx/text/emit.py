@@ -42,6 +42,7 @@ class Emitter:
     def __init__(self, spaces: Spaces, target: str) -> None:
         self.spaces, self.target = spaces, target
         self.names: dict[str, Any] = {"np": np, "where": np.where, "merge": merge}
+        self.names["int64"] = np.int64
         self.constants: dict[tuple[int, str], str] = {}
         self.full, self.mask = True, "m"
 
@@ -159,15 +160,18 @@ class Emitter:
             return self.constant(self.spaces.addresses[name], "u8")
         return f"w.launch.variable({name!r})"
 
-    def address(self, operand: Operand) -> tuple[str, int]:
-        """(expression, constant offset) of an address operand."""
+    def address(self, operand: Operand) -> str:
+        """An expression for the 32 addresses of an operand, as int64."""
         if not isinstance(operand, Address):
             raise PtxError(f"{operand} is no address")
         if isinstance(operand.base, Register):
-            return f"r[{operand.base.number}]", operand.offset
-        if isinstance(operand.base, Symbol):
-            return self.variable(operand.base.name), operand.offset
-        return self.read(operand.base, "u8"), operand.offset
+            base = f"r[{operand.base.number}]"
+        elif isinstance(operand.base, Symbol):
+            base = self.variable(operand.base.name)
+        else:
+            base = self.read(operand.base, "u8")
+        offset = f" + {operand.offset}" if operand.offset else ""
+        return f"{base}.astype(int64){offset}"
 
     def space_of(self, operand: Operand) -> str:
         """The space of a named variable, or an empty string."""

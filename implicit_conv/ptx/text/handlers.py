@@ -9,8 +9,6 @@ from implicit_conv.ptx.errors import UNFORESEEN, PtxError, UnsupportedError, sho
 from implicit_conv.ptx.syntax import Instruction
 from implicit_conv.ptx.text import (
     translate_async,
-    translate_maps,
-    translate_matrix,
     translate_memory,
     translate_scalar,
     translate_warp,
@@ -23,8 +21,6 @@ HANDLERS: dict[str, Handler] = {
     **translate_memory.HANDLERS,
     **translate_warp.HANDLERS,
     **translate_async.HANDLERS,
-    **translate_matrix.HANDLERS,
-    **translate_maps.HANDLERS,
 }
 # Hints: they change nothing that a program can see (PTX ISA 9.7.9, 9.7.13 and 9.7.19).
 NO_EFFECT = ("prefetch", "prefetchu", "griddepcontrol", "nanosleep", "applypriority", "pmevent")

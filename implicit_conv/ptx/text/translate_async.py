@@ -1,11 +1,14 @@
-"""Asynchronous copies and mbarriers (PTX ISA 9.7.9 and 9.7.13)."""
+"""Asynchronous copies, mbarriers and tensor maps (PTX ISA 9.7.9 and 9.7.13)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from implicit_conv.ptx.asynchronous import issue
 from implicit_conv.ptx.errors import PtxError
-from implicit_conv.ptx.machine import mbarrier
+from implicit_conv.ptx.machine import mbarrier, tensor_maps
 from implicit_conv.ptx.machine.reductions import REDUCED_TYPES
+from implicit_conv.ptx.memory.global_memory import MAP_BYTES
 from implicit_conv.ptx.syntax import Address, Immediate, Instruction, Operand, Sink, Vector
 from implicit_conv.ptx.targets import lacking
 from implicit_conv.ptx.text.emit import Emitter, modifiers, type_of, unsupported
@@ -20,6 +23,15 @@ LOADS = (
     ["shared::cluster", "global", "mbarrier::complete_tx::bytes"],
 )
 STORE = ["global", "shared::cta", "bulk_group"]
+BARRIER_ACTIONS: dict[str, Callable[..., None]] = {
+    "init": mbarrier.init,
+    "inval": mbarrier.invalidate,
+    "expect_tx": mbarrier.expect,
+    "complete_tx": mbarrier.complete,
+}
+SCOPES_OF_MAPS = ("cta", "cluster", "gpu", "sys")
+COPY_OF_MAP = ["cp_fenceproxy", "global", "shared::cta", "tensormap::generic", "release"]
+MAP_PROXY = ["fence", "proxy", "tensormap::generic"]
 
 
 def barrier(e: Emitter, i: Instruction) -> list[str]:
@@ -30,17 +42,10 @@ def barrier(e: Emitter, i: Instruction) -> list[str]:
     relaxed = "relaxed" in words
     has_token = what == "arrive" and not isinstance(i.operands[0], Address)
     target, *rest = i.operands[1:] if has_token else i.operands
-    base, offset = e.address(target)
+    place = "w", e.address(target)
     values = [e.read(operand, "u4") for operand in rest]
-    place = "w", base, offset
-    if what == "init":
-        return [e.call(mbarrier.init, *place, *values, e.mask)]
-    if what == "inval":
-        return [e.call(mbarrier.invalidate, *place, e.mask)]
-    if what == "expect_tx":
-        return [e.call(mbarrier.expect, *place, *values, e.mask)]
-    if what == "complete_tx":
-        return [e.call(mbarrier.complete, *place, *values, e.mask)]
+    if what in BARRIER_ACTIONS:
+        return [e.call(BARRIER_ACTIONS[what], *place, *values, e.mask)]
     if what != "arrive" or "noComplete" in words:
         raise unsupported(i)
     lines = []
@@ -65,9 +70,8 @@ def copy(e: Emitter, i: Instruction) -> list[str]:
         return [e.call(issue.commit_stores, "w", e.mask)]
     if i.opcode[2:4] == ["mbarrier", "arrive"]:
         words = modifiers(i, "async mbarrier arrive noinc shared shared::cta")
-        base, offset = e.address(i.operands[0])
-        noinc = "noinc" in words
-        return [e.call(issue.arrive_after_copies, "w", base, offset, noinc, e.mask)]
+        at, noinc = e.address(i.operands[0]), "noinc" in words
+        return [e.call(issue.arrive_after_copies, "w", at, noinc, e.mask)]
     if i.opcode[2] != "bulk":
         return _small(e, i)
     forms = {"prefetch": _prefetch, "tensor": _tensor}
@@ -82,29 +86,28 @@ def _small(e: Emitter, i: Instruction) -> list[str]:
     size = i.operands[2]
     if not isinstance(size, Immediate) or size.value not in COPY_SIZES[words[1]]:
         raise unsupported(i, "this number of bytes")
-    target, to = e.address(i.operands[0])
-    source, at = e.address(i.operands[1])
+    target, source = (e.address(operand) for operand in i.operands[:2])
     sizes = e.constant(size.value, "u4")
     if len(i.operands) > 3:
         sizes = e.read(i.operands[3], "u4")
-    places = target, to, source, at, size.value, sizes
-    return [e.call(issue.copy_async, "w", *places, e.mask)]
+    return [e.call(issue.copy_async, "w", target, source, size.value, sizes, e.mask)]
 
 
-def _place(e: Emitter, operand: Operand) -> str:
-    """(addresses, constant offset) as an expression; the offset may be left to a literal."""
-    base, offset = e.address(operand)
-    return f"({base}, {offset})"
+def _without_hints(i: Instruction, first: int) -> tuple[list[str], list[Operand]]:
+    """(words of the opcode from `first` on, operands), but for a hint and its operand."""
+    words = [word for word in i.opcode[first:] if word not in HINTS]
+    hints = first + len(words) != len(i.opcode)
+    return words, i.operands[: len(i.operands) - hints]
 
 
 def _prefetch(e: Emitter, i: Instruction) -> list[str]:
     """``cp.async.bulk.prefetch``: a hint, which changes nothing that a program can see."""
-    opcode = [word for word in i.opcode[4:] if word not in HINTS]
+    opcode, operands = _without_hints(i, 4)
     if opcode[:1] == ["tensor"]:
         mode = next((word for word in opcode if word in MODES), "tile")
         if [word for word in opcode[2:] if word not in MODES] != ["L2", "global"]:
             raise unsupported(i)
-        _check_form(e, i, i.operands[0], opcode[1], mode, True)
+        _check_form(e, i, operands[0], opcode[1], mode, True)
     elif opcode != ["L2", "global"]:
         raise unsupported(i)
     return []
@@ -125,12 +128,10 @@ def _check_form(
 
 def _tensor(e: Emitter, i: Instruction) -> list[str]:
     """``cp.async.bulk.tensor``: loads that complete on an mbarrier, and stores of bulk groups."""
-    opcode = [word for word in i.opcode[4:] if word not in HINTS]
+    opcode, operands = _without_hints(i, 4)
     mode = next((word for word in opcode if word in MODES), "tile")
     rest = [word for word in opcode[1:] if word not in MODES]
-    operands = i.operands[: len(i.operands) - (len(opcode) != len(i.opcode[4:]))]
-    loads = rest in LOADS
-    if not loads:
+    if rest not in LOADS:
         return _tensor_store(e, i, opcode, STORE, "")
     cluster = rest[0] == "shared::cluster"
     map = _check_form(e, i, operands[1], opcode[0], mode, cluster)
@@ -142,7 +143,7 @@ def _tensor(e: Emitter, i: Instruction) -> list[str]:
             if isinstance(part, Immediate) and not -(1 << 15) <= part.value < 1 << 16:
                 raise PtxError(f"the offset {part.value} does not fit in 16 bits")
         offsets = e.read_parts(info[0], "u2")
-    where = _place(e, target), _place(e, map), at, offsets, _place(e, completes)
+    where = e.address(target), e.address(map), at, offsets, e.address(completes)
     return [e.call(issue.tensor_load, "w", i.line, repr(mode), *where, e.mask)]
 
 
@@ -156,13 +157,13 @@ def _tensor_store(
     mode = modes[0].removesuffix("_no_offs")
     map = _check_form(e, i, i.operands[0], opcode[0], mode, False)
     at = f"({', '.join(e.read(x, 'i4') for x in map.coordinates)},)"
-    places = _place(e, i.operands[1]), _place(e, map), at, repr(reduction)
+    places = e.address(i.operands[1]), e.address(map), at, repr(reduction)
     return [e.call(issue.tensor_store, "w", i.line, repr(mode), *places, e.mask)]
 
 
 def _reduce(e: Emitter, i: Instruction) -> list[str]:
     """``cp.reduce.async.bulk.tensor``, of a bulk group."""
-    opcode = [word for word in i.opcode[5:] if word not in HINTS]
+    opcode, _ = _without_hints(i, 5)
     how = next((word for word in opcode if word in REDUCED_TYPES), "")
     if not how:
         raise unsupported(i)
@@ -171,15 +172,59 @@ def _reduce(e: Emitter, i: Instruction) -> list[str]:
 
 def _bulk(e: Emitter, i: Instruction) -> list[str]:
     """``cp.async.bulk`` of contiguous bytes."""
-    opcode = [word for word in i.opcode[3:] if word not in HINTS]
-    operands = i.operands[: len(i.operands) - (len(opcode) != len(i.opcode[3:]))]
+    opcode, operands = _without_hints(i, 3)
     if opcode not in LOADS and opcode != STORE:
         raise unsupported(i)
     target, source, size, *completes = operands
-    places = [_place(e, target), _place(e, source), e.read(size, "u4")]
+    places = [e.address(target), e.address(source), e.read(size, "u4")]
     if opcode in LOADS:
-        return [e.call(issue.bulk_load, "w", *places, _place(e, completes[0]), e.mask)]
+        return [e.call(issue.bulk_load, "w", *places, e.address(completes[0]), e.mask)]
     return [e.call(issue.bulk_store, "w", *places, e.mask)]
 
 
-HANDLERS = {"mbarrier": barrier, "cp": copy}
+def tensor_map(e: Emitter, i: Instruction) -> list[str]:
+    """``tensormap.replace`` and ``tensormap.cp_fenceproxy`` (9.7.9)."""
+    words = i.opcode[1:]
+    if words[:5] == COPY_OF_MAP and words[5] in SCOPES_OF_MAPS and words[6:] == ["sync", "aligned"]:
+        target, source, size = i.operands
+        _need_size(i, size)
+        places = e.address(target), e.address(source)
+        return [e.call(tensor_maps.copy_and_release, "w", *places, e.mask)]
+    if words[:2] != ["replace", "tile"] or words[-2] != "b1024":
+        raise unsupported(i)
+    field, space = words[2], "".join(words[3:-2]).removesuffix("::cta")
+    place, *ordinal, value = i.operands
+    kind = {"b32": "u4", "b64": "u8"}.get(words[-1])
+    if space not in ("shared", "global", "") or kind is None:
+        raise unsupported(i)
+    number = 0
+    if field not in (*tensor_maps.AXES, *tensor_maps.SCALARS, *tensor_maps.ONLY_ZERO):
+        raise unsupported(i)
+    if (field in tensor_maps.AXES) != bool(ordinal):
+        raise unsupported(i, f"{len(i.operands)} operands")
+    if ordinal:
+        if not isinstance(ordinal[0], Immediate):
+            raise unsupported(i, "an ordinal that is no literal")
+        number = ordinal[0].value
+    values = repr(field), number, e.read(value, kind)
+    return [e.call(tensor_maps.change, "w", repr(space), e.address(place), *values, e.mask)]
+
+
+def fence_of_maps(e: Emitter, i: Instruction) -> list[str]:
+    """``fence.proxy.tensormap::generic`` (9.7.13, membar)."""
+    words = i.opcode[len(MAP_PROXY) :]
+    if len(words) != 2 or words[0] not in ("acquire", "release") or words[1] not in SCOPES_OF_MAPS:
+        raise unsupported(i)
+    if words[0] == "release":
+        return [e.call(tensor_maps.release, "w")]
+    place, size = i.operands
+    _need_size(i, size)
+    return [e.call(tensor_maps.acquire, "w", e.address(place), e.mask)]
+
+
+def _need_size(i: Instruction, size: Operand) -> None:
+    if not isinstance(size, Immediate) or size.value != MAP_BYTES:
+        raise unsupported(i, f"a size other than {MAP_BYTES}")
+
+
+HANDLERS = {"mbarrier": barrier, "cp": copy, "tensormap": tensor_map}

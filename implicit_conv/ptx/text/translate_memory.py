@@ -7,8 +7,8 @@ from implicit_conv.ptx.kinds import TYPES
 from implicit_conv.ptx.machine import access, mbarrier, order, watch
 from implicit_conv.ptx.machine.lanes import ballot
 from implicit_conv.ptx.memory.spaces import PARAM_BASE
-from implicit_conv.ptx.syntax import Address, Instruction, Operand, Symbol, Vector
-from implicit_conv.ptx.text import translate_maps
+from implicit_conv.ptx.syntax import Address, Instruction, Operand, Sink, Symbol, Vector
+from implicit_conv.ptx.text import translate_async
 from implicit_conv.ptx.text.emit import Emitter, modifiers, type_of, unsupported
 
 SPACES = "global shared shared::cta local param param::entry param::func const".split()
@@ -20,20 +20,6 @@ SCOPES = "cta gpu sys"
 SEMANTICS = ("relaxed", "acquire", "release", "acq_rel", "volatile", "nc", "sc")
 ALLOWED = f"{' '.join(SPACES)} {CACHES} {SCOPES} weak v2 v4 v8 {' '.join(SEMANTICS)}"
 OPERATIONS = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
-LOADS = {
-    "global": access.load_global,
-    "shared": access.load_shared,
-    "local": access.load_local,
-    "param": access.load_param,
-    "const": access.load_global,
-    "": access.load_generic,
-}
-STORES = {
-    "global": access.store_global,
-    "shared": access.store_shared,
-    "local": access.store_local,
-    "": access.store_generic,
-}
 
 
 def _space(i: Instruction) -> str:
@@ -59,20 +45,19 @@ def load(e: Emitter, i: Instruction) -> list[str]:
     words = modifiers(i, ALLOWED)
     kind, space = TYPES[type_of(i)], _space(i)
     destination, source = i.operands[:2]
-    told: list[str] = []
     count = _elements(destination)
     if space == "param" and e.space_of(source) == "local":  # an argument of a call
         space = "local"
     if space == "param" and isinstance(source, Address) and isinstance(source.base, Symbol):
         offset = e.spaces.address(source.base.name) - PARAM_BASE + source.offset
-        values = e.call(access.load_parameter, "w", offset, repr(kind), count)
+        lines = [f"t = {e.call(access.load_parameter, 'w', offset, repr(kind), count)}"]
     else:
-        base, offset = e.address(source)
         form = repr(kind), count, e.lanes, repr(_semantics(words))
-        values = e.call(LOADS[space], "w", base, offset, *form)
+        values = e.call(access.LOADS[space], "w", "a", *form)
+        lines = [f"a = {e.address(source)}", f"t = {values}"]
         if space == "shared":
-            told = [e.call(watch.tell_load, "w", i.line, base, offset, e.mask)]
-    return [f"t = {values}", *told, *e.write_parts(destination, "t", kind)]
+            lines.append(e.call(watch.tell_load, "w", i.line, "a", e.mask))
+    return [*lines, *e.write_parts(destination, "t", kind)]
 
 
 def store(e: Emitter, i: Instruction) -> list[str]:
@@ -83,11 +68,10 @@ def store(e: Emitter, i: Instruction) -> list[str]:
     _elements(source)
     if space == "param":  # an argument or result of a call
         space = "local"
-    if space not in STORES:
+    if space not in access.STORES:
         raise unsupported(i)
-    base, offset = e.address(target)
     form = repr(kind), e.read_parts(source, kind), e.lanes, repr(_semantics(words))
-    return [e.call(STORES[space], "w", base, offset, *form)]
+    return [e.call(access.STORES[space], "w", e.address(target), *form)]
 
 
 def atomic(e: Emitter, i: Instruction) -> list[str]:
@@ -101,17 +85,11 @@ def atomic(e: Emitter, i: Instruction) -> list[str]:
     kind, space = TYPES[type_], _space(i)
     if not space:
         raise unsupported(i, "generic addresses")
-    operands = i.operands if i.opcode[0] == "atom" else [None, *i.operands]
-    target = operands[1]
-    assert target is not None
-    base, offset = e.address(target)
-    at = f"{base}.astype('i8') + {offset}"
-    values = ", ".join(e.read(x, kind) for x in operands[2:] if x is not None)
-    semantics = repr(_semantics(words) or "relaxed")
-    made = e.call(
-        order.atomic, "w", repr(space), repr(operation), at, f"({values},)", semantics, e.mask
-    )
-    return [made if operands[0] is None else e.write(operands[0], made, kind)]
+    destination, target, *given = i.operands if i.opcode[0] == "atom" else [Sink(), *i.operands]
+    values = f"({', '.join(e.read(x, kind) for x in given)},)"
+    places = repr(space), repr(operation), e.address(target), values
+    made = e.call(order.atomic, "w", *places, repr(_semantics(words) or "relaxed"), e.mask)
+    return [e.write(destination, made, kind)]
 
 
 def load_matrix(e: Emitter, i: Instruction) -> list[str]:
@@ -121,8 +99,7 @@ def load_matrix(e: Emitter, i: Instruction) -> list[str]:
     count = next((int(word[1:]) for word in words if word[0] == "x"), 0)
     if not count or "m8n8" not in words:
         raise unsupported(i)
-    base, offset = e.address(i.operands[1])
-    place = i.line, base, offset
+    place = i.line, e.address(i.operands[1])
     values = e.call(access.load_matrix, "w", *place, count, "trans" in words, e.mask)
     return [f"t = {values}", *e.write_parts(i.operands[0], "t", "u4")]
 
@@ -131,15 +108,14 @@ def store_matrix(e: Emitter, i: Instruction) -> list[str]:
     """``stmatrix.sync.aligned.m8n8`` of 16-bit elements (9.7.14)."""
     words = modifiers(i, "sync aligned m8n8 x1 x2 x4 trans shared shared::cta")
     type_of(i, "b16")
-    base, offset = e.address(i.operands[0])
-    values = e.read_parts(i.operands[1], "u4")
-    return [e.call(access.store_matrix, "w", base, offset, values, "trans" in words, e.mask)]
+    at, values = e.address(i.operands[0]), e.read_parts(i.operands[1], "u4")
+    return [e.call(access.store_matrix, "w", at, values, "trans" in words, e.mask)]
 
 
 def fence(e: Emitter, i: Instruction) -> list[str]:
     """``fence`` and ``membar`` (9.7.13)."""
-    if i.opcode[:3] == translate_maps.PROXY:
-        return translate_maps.fence(e, i)
+    if i.opcode[:3] == translate_async.MAP_PROXY:
+        return translate_async.fence_of_maps(e, i)
     words = modifiers(
         i,
         "acq_rel sc cta gpu sys gl cluster proxy async global shared::cta shared::cluster "

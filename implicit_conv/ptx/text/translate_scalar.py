@@ -107,12 +107,11 @@ def integer(e: Emitter, i: Instruction) -> list[str]:
 
 
 def arithmetic(e: Emitter, i: Instruction) -> list[str]:
-    """Opcodes that exist for integers and floats; the type decides (9.7.1, 9.7.3, 9.7.4)."""
+    """Opcodes of integers, floats or both; the type decides (9.7.1, 9.7.3, 9.7.4)."""
     if i.opcode[-1] in HALVES.split():
         return half(e, i)
-    if i.opcode[-1] in FLOATS.split():
-        return floating(e, i)
-    return integer(e, i)
+    floats = i.opcode[-1] in FLOATS.split() and i.opcode[0] in (*FLOAT, "fma", "mad")
+    return floating(e, i) if floats else integer(e, i)
 
 
 def floating(e: Emitter, i: Instruction) -> list[str]:
@@ -234,7 +233,7 @@ def conversion(e: Emitter, i: Instruction) -> list[str]:
 
 def compare(e: Emitter, i: Instruction) -> list[str]:
     """``setp``: a comparison, perhaps combined with a predicate (9.7.6)."""
-    how, kind = i.opcode[1], TYPES[type_of(i)]
+    kind = TYPES[type_of(i)]
     words = [word for word in i.opcode[2:-1] if word != "ftz"]
     if len(words) > 1 or any(word not in COMBINATIONS for word in words):
         raise unsupported(i)
@@ -242,12 +241,7 @@ def compare(e: Emitter, i: Instruction) -> list[str]:
     if i.opcode[-1] == "bf16":
         a, b = (f"{e.call(floats.values16, x, repr('bf16'))}" for x in (a, b))
         kind = "f8"
-    if kind[0] == "f" and how not in ("eq", "lt", "le", "gt", "ge"):
-        expression = e.call(floats.compare, repr(how), a, b)
-    elif how in COMPARISONS:
-        expression = f"{a} {COMPARISONS[how]} {b}"
-    else:
-        raise unsupported(i)
+    expression = _comparison(e, i, kind, a, b)
     destination = i.operands[0]
     other = ""
     if words:
@@ -261,16 +255,23 @@ def compare(e: Emitter, i: Instruction) -> list[str]:
     return [e.write(destination, f"({expression}){other}", "?")]
 
 
+def _comparison(e: Emitter, i: Instruction, kind: str, a: str, b: str) -> str:
+    """Whether two values of a kind compare as the opcode's second word says."""
+    how = i.opcode[1]
+    if kind[0] == "f" and how not in ("eq", "lt", "le", "gt", "ge"):
+        return e.call(floats.compare, repr(how), a, b)
+    if how not in COMPARISONS:
+        raise unsupported(i)
+    return f"{a} {COMPARISONS[how]} {b}"
+
+
 def compare_to_value(e: Emitter, i: Instruction) -> list[str]:
     """``set``: a comparison whose result is all ones, or 1.0 (9.7.6)."""
-    how, to, source = i.opcode[1], i.opcode[-2], i.opcode[-1]
+    to, source = i.opcode[-2:]
     if to not in ("u32", "s32", "f32") or [w for w in i.opcode[2:-2] if w != "ftz"]:
         raise unsupported(i)
     a, b = (e.read(operand, TYPES[source]) for operand in i.operands[1:3])
-    if source[0] == "f":
-        expression = e.call(floats.compare, repr(how), a, b) if how not in COMPARISONS else ""
-    if source[0] != "f" or how in COMPARISONS:
-        expression = f"{a} {COMPARISONS[how]} {b}"
+    expression = _comparison(e, i, TYPES[source], a, b)
     high, low = (e.constant(v, TYPES[to]) for v in (0x3F800000 if to == "f32" else -1, 0))
     return [e.write(i.operands[0], f"where({expression}, {high}, {low})", TYPES[to])]
 
@@ -286,14 +287,8 @@ def address_window(e: Emitter, i: Instruction) -> list[str]:
     return [e.write(i.operands[0], value, "u8")]
 
 
-def _only_floats(e: Emitter, i: Instruction) -> list[str]:
-    return half(e, i) if i.opcode[-1] in HALVES.split() else floating(e, i)
-
-
 HANDLERS = {
-    **{name.split(".")[0]: integer for name in INTEGER},
-    **dict.fromkeys(("fma", *FLOAT), _only_floats),
-    **dict.fromkeys(("add", "sub", "mul", "mad", "div", "min", "max", "neg", "abs"), arithmetic),
+    **dict.fromkeys((*(name.split(".")[0] for name in INTEGER), *FLOAT, "fma"), arithmetic),
     "shl": shift,
     "shr": shift,
     "mov": move,
