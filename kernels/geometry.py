@@ -11,12 +11,13 @@ of a leaky relu.
 """
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 UNLIMITED = 1 << 62  # a w_offset_max that no offset exceeds
 # Values of padding_mode: padding is zeros, or it repeats pixels of the image as the modes
 # "reflect", "symmetric", "edge" and "wrap" of numpy.pad do.
 ZEROS, REFLECT, SYMMETRIC, REPLICATE, CIRCULAR = range(5)
+Place: TypeAlias = tuple[int, int, int]  # plane, row and column of a tile, or their counts
 
 
 class Geometry(NamedTuple):

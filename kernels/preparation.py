@@ -134,7 +134,7 @@ def prepare(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         with contextlib.suppress(CompilationError), line, _preparing, _marked(SELF):
             return call()
     try:
-        return _Task(call).result()  # type: ignore[no-any-return]
+        return _Task(call).result()
     except ThreadError:
         with _preparing, _marked(None):
             return call()

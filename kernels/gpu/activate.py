@@ -5,7 +5,10 @@ Constants are float32: a single float64 literal would promote the whole expressi
 rate on most GPUs.
 """
 
+from __future__ import annotations
+
 from math import erfc, exp, tanh
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +21,7 @@ from implicit_conv.kernels.geometry import (
     SILU,
     TANH,
 )
+from implicit_conv.kernels.gpu.call import Limits
 from implicit_conv.kernels.gpu.gmem import limit, select
 from implicit_conv.kernels.gpu.ptx import device
 
@@ -26,38 +30,38 @@ ROOT_HALF = np.float32(0.7071067811865476)
 
 
 @device
-def clamp(x, limits):
+def clamp(x: float, limits: Limits) -> float:
     """No activation, relu, relu6 and clamp, which differ in their limits."""
     return limit(x, limits.low, limits.high)
 
 
 @device
-def leaky_relu(x, limits):
+def leaky_relu(x: float, limits: Limits) -> float:
     return select(x * limits.low, x, x < ZERO)
 
 
 @device
-def sigmoid(x, limits):
+def sigmoid(x: float, limits: Limits) -> Any:
     return ONE / (ONE + exp(-x))
 
 
 @device
-def silu(x, limits):
+def silu(x: float, limits: Limits) -> Any:
     return x / (ONE + exp(-x))
 
 
 @device
-def gelu(x, limits):
+def gelu(x: float, limits: Limits) -> Any:
     return HALF * x * erfc(-x * ROOT_HALF)
 
 
 @device
-def tanh_(x, limits):
+def tanh_(x: float, limits: Limits) -> float:
     return tanh(x)
 
 
 @device
-def hardswish(x, limits):
+def hardswish(x: float, limits: Limits) -> float:
     inner = select(ZERO, x + THREE, x + THREE < ZERO)
     return x * select(SIX, inner, inner > SIX) / SIX
 

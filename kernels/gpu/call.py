@@ -1,8 +1,10 @@
 """The parameters of a GPU kernel's launch, as named tuples of plain numbers."""
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from implicit_conv.kernels.geometry import Geometry
+
+Floats: TypeAlias = tuple[float, ...]  # in registers
 
 INDICES = 1 << 31  # indices of rows and tiles that are divided are less
 

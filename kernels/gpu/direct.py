@@ -16,11 +16,15 @@ thread multiplies by float32 fma:
         epilogue -> y
 """
 
+from __future__ import annotations
+
 import functools
+from typing import Any
 
 import numpy as np
 
 from implicit_conv.kernels.gpu import blob, fragment, gmem, raster, smem, vector, warp
+from implicit_conv.kernels.gpu.call import Floats, Params
 from implicit_conv.kernels.gpu.elements import make_finish_element
 from implicit_conv.kernels.gpu.finish import make_finish
 from implicit_conv.kernels.gpu.integer import divide, quotient
@@ -32,14 +36,14 @@ WORD = 4  # bytes of a staged tap
 
 
 @functools.cache
-def make_direct(v):
+def make_direct(v: Any) -> Any:
     """The kernel of variant `v`; its one argument is the params blob."""
     stage, sum_strip, store_strip = make_stage(v), make_sum_strip(v), make_store_strip(v)
     tile_n, filters, quad = v.tile_n, v.filters, v.quad
     vectors = tile_n // filters
     tile_strips, pixels = v.threads // vectors, v.strip.pixels
 
-    def direct(argument):
+    def direct(argument: Any) -> None:
         params, base = blob.unpack(argument), smem_base()
         g, call = params.geometry, params.call
         thread = warp.index() * 32 + warp.lane()
@@ -68,7 +72,7 @@ def make_direct(v):
 
 
 @device
-def share(tiles):
+def share(tiles: int) -> tuple[int, int]:
     """(first, end) of this block's tiles, which are neighbours."""
     block, blocks = warp.block(), warp.blocks()
     each = quotient(tiles, blocks)
@@ -77,7 +81,7 @@ def share(tiles):
     return first, first + each + (block < longer)
 
 
-def make_stage(v):
+def make_stage(v: Any) -> Any:
     """stage(params, base, panel, thread): the taps and biases of a panel as float32 words.
 
     Row (r * S + s) * group_c + c has a word for each filter of the panel, and the last row the
@@ -97,7 +101,7 @@ def make_stage(v):
     biased = v.biased
 
     @device
-    def stage(params, base, panel, thread):
+    def stage(params: Params, base: int, panel: int, thread: int) -> None:
         g, call = params.geometry, params.call
         word = thread % tile_n
         k = panel * tile_n + word % half // quad * filters + word // half * quad + word % quad
@@ -117,7 +121,7 @@ def make_stage(v):
     return stage
 
 
-def make_sum_strip(v):
+def make_sum_strip(v: Any) -> Any:
     """sum_strip(params, weights, n, p, q, k, kept): the accumulators of a strip, by pixels."""
     strip, filters = v.strip, v.filters
     columns, group_c, group_k = strip.columns, strip.group_c, strip.group_k
@@ -130,7 +134,7 @@ def make_sum_strip(v):
     compiled = columns > 1  # positions are columns of x, not output pixels
 
     @device
-    def sum_strip(params, weights, n, p, q, k, kept):
+    def sum_strip(params: Params, weights: int, n: int, p: int, q: int, k: int, kept: bool) -> Any:
         g, call = params.geometry, params.call
         image = call.x + n * call.x_n + k // group_k * group_c * call.x_c
         step = 1 if compiled else g.stride_w
@@ -149,7 +153,7 @@ def make_sum_strip(v):
 
 
 @functools.cache
-def make_load_row(v, positions):
+def make_load_row(v: Any, positions: tuple[int, ...]) -> Any:
     """load_row(at, distance, x_c, w, step, limit): float32 values of pixels, by position.
 
     Position i is in column w + i * step, at address `at` + i * distance; it is zero where its
@@ -158,7 +162,7 @@ def make_load_row(v, positions):
     load_pixel, position = make_load_pixel(v), positions[0]
 
     @device
-    def load_first(at, distance, x_c, w, step, limit):
+    def load_first(at: int, distance: int, x_c: int, w: int, step: int, limit: int) -> Any:
         return load_pixel(at + position * distance, x_c, w + position * step, limit)
 
     if len(positions) == 1:
@@ -166,7 +170,7 @@ def make_load_row(v, positions):
     rest = make_load_row(v, positions[1:])
 
     @device
-    def load_row(at, distance, x_c, w, step, limit):
+    def load_row(at: int, distance: int, x_c: int, w: int, step: int, limit: int) -> Any:
         first = load_first(at, distance, x_c, w, step, limit)
         return first + rest(at, distance, x_c, w, step, limit)
 
@@ -174,7 +178,7 @@ def make_load_row(v, positions):
 
 
 @functools.cache
-def make_load_pixel(v, part=0):
+def make_load_pixel(v: Any, part: int = 0) -> Any:
     """load_pixel(at, x_c, w, limit): the channels of a pixel that the thread's filters read."""
     channels, elements = v.strip.channels(v.filters), v.load_elements
     load, widen = vector.load(elements * v.itemsize), fragment.widen(v.dtype, v.load_words)
@@ -182,7 +186,7 @@ def make_load_pixel(v, part=0):
     offset = part * VECTOR_BYTES
 
     @device
-    def load_part(at, x_c, w, limit):
+    def load_part(at: int, x_c: int, w: int, limit: int) -> Any:
         at += offset if vectors else part * x_c
         return widen(load(at, w, limit))[:elements]
 
@@ -191,19 +195,21 @@ def make_load_pixel(v, part=0):
     rest = make_load_pixel(v, part + 1)
 
     @device
-    def load_pixel(at, x_c, w, limit):
+    def load_pixel(at: int, x_c: int, w: int, limit: int) -> Any:
         return load_part(at, x_c, w, limit) + rest(at, x_c, w, limit)
 
     return load_pixel
 
 
-def make_store_strip(v):
+def make_store_strip(v: Any) -> Any:
     """store_strip(params, weights, n, p, q, k, kept, acc): the epilogue of a strip."""
     store_pixels = make_store_pixels(v) if v.producer == "vectors" else make_store_elements(v)
     load_bias, load_residuals = make_load_bias(v), make_load_residuals(v, v.strip.pixels)
 
     @device
-    def store_strip(params, weights, n, p, q, k, kept, acc):
+    def store_strip(
+        params: Params, weights: int, n: int, p: int, q: int, k: int, kept: bool, acc: Floats
+    ) -> None:
         g, call = params.geometry, params.call
         y = call.y + n * call.y_n + p * call.y_p + q * call.y_q + k * call.y_k
         residual = call.residual + n * call.residual_n + p * call.residual_p
@@ -216,7 +222,7 @@ def make_store_strip(v):
     return store_strip
 
 
-def make_load_bias(v):
+def make_load_bias(v: Any) -> Any:
     """load_bias(params, weights): the staged biases of a thread's filters, or nothing."""
     if not v.biased or v.producer == "elements":
         return device(lambda params, weights: ())
@@ -224,7 +230,7 @@ def make_load_bias(v):
     load = smem.load_quads(v.filters // v.quad, tile_n * v.quad // v.filters * WORD)
 
     @device
-    def load_bias(params, weights):
+    def load_bias(params: Params, weights: int) -> Any:
         g = params.geometry
         return load(weights + g.R * g.S * group_c * tile_n * WORD)
 
@@ -232,7 +238,7 @@ def make_load_bias(v):
 
 
 @functools.cache
-def make_load_residuals(v, pixels):
+def make_load_residuals(v: Any, pixels: int) -> Any:
     """load_residuals(at, step, left): 4 words of each pixel of which `left` is more, or nothing.
 
     All are loaded before the first pixel of y is stored, so that their latencies overlap.
@@ -244,14 +250,14 @@ def make_load_residuals(v, pixels):
     before, last = make_load_residuals(v, pixels - 1), pixels - 1
 
     @device
-    def load_residuals(at, step, left):
+    def load_residuals(at: int, step: int, left: int) -> Any:
         return before(at, step, left) + gmem.load_quad(at + last * step, left > last)
 
     return load_residuals
 
 
 @functools.cache
-def make_store_pixels(v, pixel=0):
+def make_store_pixels(v: Any, pixel: int = 0) -> Any:
     """store_pixels(params, y, residual, k, left, bias, added, acc): 16 bytes of each pixel."""
     filters, words = v.filters, VECTOR_BYTES // 4
     finish, pack = make_finish(v, filters, fragment.add(filters)), fragment.pack(v.dtype, words)
@@ -260,7 +266,16 @@ def make_store_pixels(v, pixel=0):
         widen = fragment.widen(v.dtype, words)
 
     @device
-    def store_first(params, y, residual, k, left, bias, added, acc):
+    def store_first(
+        params: Params,
+        y: int,
+        residual: int,
+        k: int,
+        left: int,
+        bias: Floats,
+        added: Floats,
+        acc: Floats,
+    ) -> None:
         values = finish(params, acc[:filters], bias, widen(added[:words]))
         gmem.store_quad(y + pixel * params.call.y_q, pack(values), left > pixel)
 
@@ -269,7 +284,16 @@ def make_store_pixels(v, pixel=0):
     rest = make_store_pixels(v, pixel + 1)
 
     @device
-    def store(params, y, residual, k, left, bias, added, acc):
+    def store(
+        params: Params,
+        y: int,
+        residual: int,
+        k: int,
+        left: int,
+        bias: Floats,
+        added: Floats,
+        acc: Floats,
+    ) -> None:
         store_first(params, y, residual, k, left, bias, added, acc)
         rest(params, y, residual, k, left, bias, added[words:], acc[filters:])
 
@@ -277,7 +301,7 @@ def make_store_pixels(v, pixel=0):
 
 
 @functools.cache
-def make_store_elements(v, pixel=0):
+def make_store_elements(v: Any, pixel: int = 0) -> Any:
     """store_pixels(params, y, residual, k, left, bias, added, acc): one element of each pixel.
 
     `residual` is the address of the strip's first pixel.
@@ -285,7 +309,16 @@ def make_store_elements(v, pixel=0):
     finish, store_bits = make_finish_element(v), gmem.store(v.itemsize)
 
     @device
-    def store_first(params, y, residual, k, left, bias, added, acc):
+    def store_first(
+        params: Params,
+        y: int,
+        residual: int,
+        k: int,
+        left: int,
+        bias: Floats,
+        added: Floats,
+        acc: Floats,
+    ) -> None:
         call, kept = params.call, left > pixel
         source = residual + pixel * call.residual_q
         store_bits(y + pixel * call.y_q, finish(params, acc[0], source, kept, k), kept)
@@ -295,7 +328,16 @@ def make_store_elements(v, pixel=0):
     rest = make_store_elements(v, pixel + 1)
 
     @device
-    def store(params, y, residual, k, left, bias, added, acc):
+    def store(
+        params: Params,
+        y: int,
+        residual: int,
+        k: int,
+        left: int,
+        bias: Floats,
+        added: Floats,
+        acc: Floats,
+    ) -> None:
         store_first(params, y, residual, k, left, bias, added, acc)
         rest(params, y, residual, k, left, bias, added, acc[1:])
 

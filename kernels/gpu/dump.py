@@ -9,9 +9,13 @@ fields of Call carry the operands of the copy:
     a_load                bytes delivered, a multiple of 16
 """
 
+from __future__ import annotations
+
 import functools
+from typing import Any
 
 from implicit_conv.kernels.gpu import blob, gmem, mbarrier, smem, tma, warp
+from implicit_conv.kernels.gpu.call import Params
 from implicit_conv.kernels.gpu.ptx import device, shared_base
 from implicit_conv.kernels.gpu.sizes import DUMP_DATA_AT, DUMP_THREADS
 
@@ -21,39 +25,39 @@ smem_base = shared_base()
 
 
 @functools.cache
-def make_dump(mode):
+def make_dump(mode: str) -> Any:
     """The kernel for copies of `mode`; its one argument is the params blob."""
 
     @device
-    def load_tap(params, at, barrier):
+    def load_tap(params: Params, at: int, barrier: int) -> None:
         c = params.call
         tma.load_im2col(
             at, params.activation_map, c.x_c, c.x_w, c.x_h, c.x_n, barrier, c.w_s, c.w_r
         )
 
     @device
-    def load_row(params, at, barrier):
+    def load_row(params: Params, at: int, barrier: int) -> None:
         c = params.call
         tma.load_im2col_w(
             at, params.activation_map, c.x_c, c.x_w, c.x_h, c.x_n, barrier, c.w_r, c.w_s
         )
 
     @device
-    def load_row_128(params, at, barrier):
+    def load_row_128(params: Params, at: int, barrier: int) -> None:
         c = params.call
         tma.load_im2col_w128(
             at, params.activation_map, c.x_c, c.x_w, c.x_h, c.x_n, barrier, c.w_r, c.w_s
         )
 
     @device
-    def load_tile(params, at, barrier):
+    def load_tile(params: Params, at: int, barrier: int) -> None:
         c = params.call
         tma.load_tile_3d(at, params.activation_map, c.x_c, c.x_w, c.x_n, barrier)
 
     loads = {"im2col": load_tap, "w": load_row, "w128": load_row_128, "tiled": load_tile}
     load = loads[mode]
 
-    def dump(argument):
+    def dump(argument: Any) -> None:
         params, barrier, lane = blob.unpack(argument), smem_base(), warp.lane()
         call = params.call
         mbarrier.init(barrier, 1, lane == 0)

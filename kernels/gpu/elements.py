@@ -4,24 +4,32 @@ The chunk goes through a staging tile of float32 in shared memory, which a warp 
 of the fragments and reads by rows.
 """
 
+from __future__ import annotations
+
+from typing import Any
+
 from implicit_conv.kernels.gpu import activate, gmem, smem, warp
+from implicit_conv.kernels.gpu.call import Floats, Params
 from implicit_conv.kernels.gpu.ptx import device
 from implicit_conv.kernels.gpu.raster import make_locate_row
 from implicit_conv.kernels.gpu.sizes import CHUNK_COLUMNS, CHUNK_ROWS, STAGING_PITCH
+from implicit_conv.kernels.gpu.variant import Variant
 
 
-def make_elements(v):
+def make_elements(v: Variant) -> Any:
     """(locate, store_chunk) as in `epilogue.make_writer`."""
     locate_row, finish, store = make_locate_row(v), make_finish_element(v), gmem.store(v.itemsize)
     stage = smem.store_tiles(CHUNK_COLUMNS // 8, STAGING_PITCH)
     step = 32 // CHUNK_ROWS
 
     @device
-    def locate(params, tile_m, row, lane):
+    def locate(params: Params, tile_m: int, row: int, lane: int) -> Any:
         return locate_row(params, tile_m, row + lane % CHUNK_ROWS)
 
     @device
-    def store_chunk(params, staging, place, group, k, lane, values):
+    def store_chunk(
+        params: Params, staging: int, place: Any, group: int, k: int, lane: int, values: Floats
+    ) -> None:
         g, call = params.geometry, params.call
         y, residual, kept = place
         stage(staging + lane // 4 * STAGING_PITCH + lane % 4 * 8, values)
@@ -38,7 +46,7 @@ def make_elements(v):
     return locate, store_chunk
 
 
-def make_finish_element(v):
+def make_finish_element(v: Variant) -> Any:
     """finish(params, value, residual, kept, k): the bits of one element of y.
 
     `residual` is the address of the pixel's residual, `kept` says whether the element is stored,
@@ -52,24 +60,24 @@ def make_finish_element(v):
     if v.biased:
 
         @device
-        def add_bias(params, value, at, kept, k):
+        def add_bias(params: Params, value: float, at: int, kept: bool, k: int) -> Any:
             return value + to_float(load_constant(params.call.bias + k * itemsize, kept))
 
     if v.residual:
 
         @device
-        def add_residual(params, value, at, kept, k):
+        def add_residual(params: Params, value: float, at: int, kept: bool, k: int) -> Any:
             return value + to_float(load(at + k * params.call.residual_k, kept))
 
     if not v.plain:
         function = activate.FUNCTIONS[v.activation]
 
         @device
-        def change(params, value, at, kept, k):
+        def change(params: Params, value: float, at: int, kept: bool, k: int) -> Any:
             return function(value, params.limits)
 
     @device
-    def finish(params, value, at, kept, k):
+    def finish(params: Params, value: float, at: int, kept: bool, k: int) -> Any:
         value = add_bias(params, value, at, kept, k)
         value = add_residual(params, value, at, kept, k)
         return from_float(change(params, value, at, kept, k))

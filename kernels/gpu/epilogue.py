@@ -8,12 +8,17 @@ slots and columns past K are not stored. How lanes and elements go together depe
     elements.py   any other layout
 """
 
-import functools
+from __future__ import annotations
 
+import functools
+from typing import Any
+
+from implicit_conv.kernels.gpu.call import Floats, Params
 from implicit_conv.kernels.gpu.elements import make_elements
 from implicit_conv.kernels.gpu.pairs import make_pairs
 from implicit_conv.kernels.gpu.ptx import device
 from implicit_conv.kernels.gpu.sizes import CHUNK_COLUMNS, CHUNK_ROWS
+from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.kernels.gpu.words import make_words
 
 TILES = CHUNK_COLUMNS // 8
@@ -21,7 +26,7 @@ VALUES = 4 * TILES  # accumulator registers of a chunk
 
 
 @functools.cache
-def make_writer(v):
+def make_writer(v: Variant) -> Any:
     """(locate, store_chunk) for the layout of y.
 
     locate(params, tile_m, row, lane): the addresses of the pixels of 16 rows that a lane writes;
@@ -34,7 +39,7 @@ def make_writer(v):
 
 
 @functools.cache
-def make_store_tile(v, block=0):
+def make_store_tile(v: Variant, block: int = 0) -> Any:
     """store_tile(params, staging, tile, row, column, lane, acc): stores blocks of 16 rows.
 
     It begins with block number `block`; `tile` is (group, gemm_m tile, gemm_n tile). Values in
@@ -46,7 +51,15 @@ def make_store_tile(v, block=0):
     store_chunks = make_store_chunks(v)
 
     @device
-    def store_block(params, staging, tile, row, column, lane, acc):
+    def store_block(
+        params: Params,
+        staging: int,
+        tile: tuple[int, int, int],
+        row: int,
+        column: int,
+        lane: int,
+        acc: Floats,
+    ) -> None:
         group, tile_m, panel = tile
         place = locate(params, tile_m, row + rows, lane)
         store_chunks(params, staging, place, group, panel * tile_n + column, lane, acc)
@@ -56,7 +69,15 @@ def make_store_tile(v, block=0):
     rest = make_store_tile(v, block + 1)
 
     @device
-    def store(params, staging, tile, row, column, lane, acc):
+    def store(
+        params: Params,
+        staging: int,
+        tile: tuple[int, int, int],
+        row: int,
+        column: int,
+        lane: int,
+        acc: Floats,
+    ) -> None:
         store_block(params, staging, tile, row, column, lane, acc[:values])
         rest(params, staging, tile, row, column, lane, acc[values:])
 
@@ -64,7 +85,7 @@ def make_store_tile(v, block=0):
 
 
 @functools.cache
-def make_store_chunks(v, chunk=0):
+def make_store_chunks(v: Variant, chunk: int = 0) -> Any:
     """store_chunks(params, staging, place, group, k, lane, values): stores the chunks of a block.
 
     It begins with chunk number `chunk`; `values` are the accumulators from there on, and `k`
@@ -74,7 +95,9 @@ def make_store_chunks(v, chunk=0):
     _, store_chunk = make_writer(v)
 
     @device
-    def store_first(params, staging, place, group, k, lane, values):
+    def store_first(
+        params: Params, staging: int, place: Any, group: int, k: int, lane: int, values: Floats
+    ) -> None:
         store_chunk(params, staging, place, group, k + columns, lane, values)
 
     if chunk + 1 == v.tiles_n // TILES:
@@ -82,7 +105,9 @@ def make_store_chunks(v, chunk=0):
     rest = make_store_chunks(v, chunk + 1)
 
     @device
-    def store(params, staging, place, group, k, lane, values):
+    def store(
+        params: Params, staging: int, place: Any, group: int, k: int, lane: int, values: Floats
+    ) -> None:
         store_first(params, staging, place, group, k, lane, values[:VALUES])
         rest(params, staging, place, group, k, lane, values[VALUES:])
 

@@ -22,17 +22,23 @@ The three producers (tensor copies, cp.async, elements; producer.py) and the thr
 groups of few channels have a kernel of their own, without rings (direct.py).
 """
 
+from __future__ import annotations
+
 import functools
+from typing import Any
 
 import numpy as np
 
 from implicit_conv.kernels.gpu import blob, mbarrier, raster, ring, views, warp
+from implicit_conv.kernels.gpu.call import Params
 from implicit_conv.kernels.gpu.consumer import make_multiply, make_warp_origin
 from implicit_conv.kernels.gpu.direct import make_direct
 from implicit_conv.kernels.gpu.epilogue import make_store_tile
 from implicit_conv.kernels.gpu.producer import make_producer
 from implicit_conv.kernels.gpu.ptx import device, shared_base
+from implicit_conv.kernels.gpu.ring import Ring
 from implicit_conv.kernels.gpu.sizes import STAGE_BARRIERS_BYTES, STAGING_BYTES
+from implicit_conv.kernels.gpu.variant import Variant
 
 smem_base = shared_base()
 
@@ -46,7 +52,7 @@ assert 2 * CONSUMER_REGISTERS + PRODUCER_REGISTERS <= 3 * LAUNCH_REGISTERS
 
 
 @functools.cache
-def make_fprop(v):
+def make_fprop(v: Variant) -> Any:
     """The kernel of variant `v`; its one argument is the params blob."""
     if v.strip:
         return make_direct(v)
@@ -58,7 +64,7 @@ def make_fprop(v):
     init_b = ring.init if v.wide else device(lambda ring, producers, consumers, lane: None)
     row_bytes = v.row_bytes
 
-    def fprop(argument):
+    def fprop(argument: Any) -> None:
         params, base = blob.unpack(argument), smem_base()
         call = params.call
         index, lane = warp.index(), warp.lane()
@@ -83,13 +89,13 @@ def make_fprop(v):
 
 
 @functools.cache
-def make_consumer(v):
+def make_consumer(v: Variant) -> Any:
     """The consumer's role: computes a warp's part of each tile from the stages and stores it."""
     warp_origin, store_tile = make_warp_origin(v), make_store_tile(v)
     sum_tile, start = make_sum_loads(v) if v.wide else make_sum_taps(v)
 
     @device
-    def consume(params, base, a_ring, b_ring, index):
+    def consume(params: Params, base: int, a_ring: Ring, b_ring: Ring, index: int) -> None:
         call, lane = params.call, warp.lane()
         row, column = warp_origin(index)
         staging = base + call.staging_at + index * STAGING_BYTES
@@ -106,12 +112,19 @@ def make_consumer(v):
     return consume
 
 
-def make_sum_taps(v):
+def make_sum_taps(v: Variant) -> Any:
     """(sum_tile, start) for A and B in one ring; its state is (stage, parity)."""
     multiply, zeros = make_multiply(v), (np.float32(0),) * v.accumulators
 
     @device
-    def sum_tile(params, views_at, a_ring, b_ring, place, state):
+    def sum_tile(
+        params: Params,
+        views_at: int,
+        a_ring: Ring,
+        b_ring: Ring,
+        place: tuple[int, ...],
+        state: tuple[int, ...],
+    ) -> Any:
         g, (_, row, column, lane) = params.geometry, place
         stage, parity = state
         acc = zeros
@@ -126,13 +139,20 @@ def make_sum_taps(v):
     return sum_tile, (0, 0)
 
 
-def make_sum_loads(v):
+def make_sum_loads(v: Variant) -> Any:
     """(sum_tile, start) for two rings; the state has stage and parity of A, then of B."""
     multiply, zeros = make_multiply(v), (np.float32(0),) * v.accumulators
     pixel, load_rows = raster.make_pixel(v), raster.make_load_rows(v)
 
     @device
-    def sum_tile(params, views_at, a_ring, b_ring, place, state):
+    def sum_tile(
+        params: Params,
+        views_at: int,
+        a_ring: Ring,
+        b_ring: Ring,
+        place: tuple[int, ...],
+        state: tuple[int, ...],
+    ) -> Any:
         g, (tile_m, row, column, lane) = params.geometry, place
         a, a_parity, b, b_parity = state
         _, p, _, _ = pixel(params, tile_m, 0)
@@ -153,7 +173,7 @@ def make_sum_loads(v):
     return sum_tile, (0, 0, 0, 0)
 
 
-def make_register_split(v):
+def make_register_split(v: Variant) -> Any:
     """(start_consumer, start_producer): the producer gives registers to the consumers."""
     nothing = device(lambda: None)
     if v.consumer != "wgmma" or v.threads != REGISTER_THREADS:

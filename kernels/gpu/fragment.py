@@ -4,6 +4,11 @@ Value 4 t + 2 h + j is in row ``lane / 4 + 8 h`` and column ``8 t + 2 (lane % 4)
 holds the elements of values 4 t + 2 h and the next, the lower column in the lower half.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from implicit_conv.kernels.gpu.call import Floats
 from implicit_conv.kernels.gpu.intrinsic import Asm
 from implicit_conv.kernels.gpu.ptx import instruction, instructions
 
@@ -13,7 +18,7 @@ HALF = {"bfloat16": "bf16", "float16": "f16"}
 
 
 @instructions
-def pack(dtype, count):
+def pack(dtype: str, count: int) -> tuple[str, Asm]:
     """``cvt.rn.bf16x2.f32``: round values to the elements of `count` words, two in a word.
 
     The first source goes to the upper half. float32 values are words as they are.
@@ -32,7 +37,7 @@ def pack(dtype, count):
 
 
 @instructions
-def widen(dtype, count):
+def widen(dtype: str, count: int) -> tuple[str, Asm]:
     """``cvt.f32``: the exact float32 values of the elements of `count` words.
 
     PTX ISA 9.7.9, sm_80.
@@ -56,13 +61,13 @@ def widen(dtype, count):
     return "words", Asm("\n".join(lines), (("r", count),), (("f", 2 * count),), memory=False)
 
 
-def _add(count, others):
+def _add(count: int, others: Callable[[int], int]) -> str:
     """The text that adds value `others(i)` of the second operand to value i."""
     return "\n".join(f"add.f32 ${i}, ${count + i}, ${2 * count + others(i)};" for i in range(count))
 
 
 @instructions
-def add(count):
+def add(count: int) -> tuple[str, Asm]:
     """``add.f32``: value by value.
 
     PTX ISA 9.7.3, sm_80.
@@ -77,14 +82,14 @@ def add(count):
     (("f", VALUES),),
     memory=False,
 )
-def add_columns(values, columns):
+def add_columns(values: Floats, columns: Floats) -> Floats:
     """``add.f32``: to the values of both rows the value of their column.
 
     PTX ISA 9.7.3, sm_80.
     """
 
 
-def _each_word(address, line):
+def _each_word(address: str, line: Callable[[int, str], str]) -> str:
     """`line(word, place)` for each word; register t holds the address of its tile."""
     lines = ["{ .reg .u32 t;"]
     for tile in range(WORDS // 2):
@@ -98,7 +103,7 @@ def _each_word(address, line):
     "r",
     (("r", WORDS),),
 )
-def load(address):
+def load(address: int) -> tuple[int, ...]:
     """``ld.shared`` of a lane's words from a staging tile with a pitch of 64 bytes.
 
     `address` is that of word 0; the words of tile t are at the address with 16 t xored to it.
@@ -111,7 +116,7 @@ def load(address):
     _each_word("$0", lambda word, place: f"st.shared.b32 {place}, ${1 + word};"),
     ("r", ("r", WORDS)),
 )
-def store(address, words):
+def store(address: int, words: tuple[int, ...]) -> None:
     """``st.shared`` of a lane's words to a staging tile, the inverse of `load`.
 
     PTX ISA 9.7.9, sm_80.

@@ -4,13 +4,16 @@ Elements are passed as their bits. Where the predicate is 0, a load returns zero
 nothing.
 """
 
+from __future__ import annotations
+
+from implicit_conv.kernels.gpu.call import Floats
 from implicit_conv.kernels.gpu.intrinsic import Asm
 from implicit_conv.kernels.gpu.ptx import instruction, instructions
 
 PREDICATE = "{ .reg .pred p; setp.ne.b32 p, $%d, 0; "
 
 
-def _load(itemsize, opcode):
+def _load(itemsize: int, opcode: str) -> tuple[str, Asm]:
     if itemsize == 4:
         text = f"mov.b32 $0, 0; @p {opcode}.b32 $0, [$1]; }}"
     else:
@@ -19,7 +22,7 @@ def _load(itemsize, opcode):
 
 
 @instructions
-def load(itemsize):
+def load(itemsize: int) -> tuple[str, Asm]:
     """``ld.global``: load the bits of an element of 2 or 4 bytes, or zero.
 
     PTX ISA 9.7.9, sm_80.
@@ -28,7 +31,7 @@ def load(itemsize):
 
 
 @instructions
-def load_constant(itemsize):
+def load_constant(itemsize: int) -> tuple[str, Asm]:
     """``ld.global.nc``: `load` of what nobody writes during the launch.
 
     PTX ISA 9.7.9, sm_80.
@@ -36,13 +39,13 @@ def load_constant(itemsize):
     return _load(itemsize, "ld.global.nc")
 
 
-def _load_pair(opcode):
+def _load_pair(opcode: str) -> str:
     text = f"mov.b32 $0, 0; mov.b32 $1, 0; @p {opcode}.v2.f32 {{$0, $1}}, [$2]; }}"
     return PREDICATE % 3 + text
 
 
 @instruction(_load_pair("ld.global"), "lr", (("f", 2),))
-def load_pair(address, predicate):
+def load_pair(address: int, predicate: int) -> Floats:
     """``ld.global.v2``: load two float32 at an address aligned to 8, or zeros.
 
     PTX ISA 9.7.9, sm_80.
@@ -50,7 +53,7 @@ def load_pair(address, predicate):
 
 
 @instruction(_load_pair("ld.global.nc"), "lr", (("f", 2),))
-def load_constant_pair(address, predicate):
+def load_constant_pair(address: int, predicate: int) -> Floats:
     """``ld.global.nc.v2``: `load_pair` of what nobody writes during the launch.
 
     PTX ISA 9.7.9, sm_80.
@@ -64,7 +67,7 @@ def load_constant_pair(address, predicate):
     "lr",
     (("r", 4),),
 )
-def load_quad(address, predicate):
+def load_quad(address: int, predicate: int) -> tuple[int, ...]:
     """``ld.global.v4``: load 16 bytes at an address aligned to 16, or zeros.
 
     PTX ISA 9.7.9, sm_80.
@@ -72,7 +75,7 @@ def load_quad(address, predicate):
 
 
 @instructions
-def store(itemsize):
+def store(itemsize: int) -> tuple[str, Asm]:
     """``st.global``: store the bits of an element of 2 or 4 bytes.
 
     PTX ISA 9.7.9, sm_80.
@@ -85,7 +88,7 @@ def store(itemsize):
 
 
 @instruction(PREDICATE % 5 + "@p st.global.v4.b32 [$0], {$1, $2, $3, $4}; }", "lrrrrr")
-def store16(address, a, b, c, d, predicate):
+def store16(address: int, a: int, b: int, c: int, d: int, predicate: int) -> None:
     """``st.global.v4``: store 16 bytes at an address aligned to 16.
 
     PTX ISA 9.7.9, sm_80.
@@ -93,7 +96,7 @@ def store16(address, a, b, c, d, predicate):
 
 
 @instruction(PREDICATE % 5 + "@p st.global.v4.b32 [$0], {$1, $2, $3, $4}; }", ("l", ("r", 4), "r"))
-def store_quad(address, words, predicate):
+def store_quad(address: int, words: tuple[int, ...], predicate: int) -> None:
     """``st.global.v4``: store 16 bytes at an address aligned to 16.
 
     PTX ISA 9.7.9, sm_80.
@@ -101,7 +104,7 @@ def store_quad(address, words, predicate):
 
 
 @instruction(PREDICATE % 3 + "@p st.global.v2.f32 [$0], {$1, $2}; }", ("l", ("f", 2), "r"))
-def store_pair(address, values, predicate):
+def store_pair(address: int, values: Floats, predicate: int) -> None:
     """``st.global.v2``: store two float32 at an address aligned to 8.
 
     PTX ISA 9.7.9, sm_80.
@@ -109,7 +112,7 @@ def store_pair(address, values, predicate):
 
 
 @instructions
-def to_float(dtype):
+def to_float(dtype: str) -> tuple[str, Asm]:
     """``cvt.f32``: the exact float32 value of an element's bits.
 
     PTX ISA 9.7.9, sm_80.
@@ -123,7 +126,7 @@ def to_float(dtype):
 
 
 @instructions
-def from_float(dtype):
+def from_float(dtype: str) -> tuple[str, Asm]:
     """``cvt.rn``: the bits of the element nearest to a float32.
 
     PTX ISA 9.7.9, sm_80.
@@ -139,7 +142,7 @@ def from_float(dtype):
 @instruction(
     "{ .reg .f32 t; max.NaN.f32 t, $1, $2; min.NaN.f32 $0, t, $3; }", "fff", "f", memory=False
 )
-def limit(value, low, high):
+def limit(value: float, low: float, high: float) -> float:
     """``max.NaN.f32`` and ``min.NaN.f32``: the value or the bound that it passes; NaN stays NaN.
 
     PTX ISA 9.7.3, PTX 7.0, sm_80.
@@ -149,7 +152,7 @@ def limit(value, low, high):
 @instruction(
     "{ .reg .pred p; setp.ne.b32 p, $3, 0; selp.f32 $0, $1, $2, p; }", "ffr", "f", memory=False
 )
-def select(a, b, predicate):
+def select(a: float, b: float, predicate: int) -> float:
     """``selp.f32``: a if the predicate holds, else b.
 
     PTX ISA 9.7.7, sm_80.

@@ -1,5 +1,7 @@
 """Hooks: integer arithmetic that Numba would do in 64 bits."""
 
+from __future__ import annotations
+
 from implicit_conv.kernels.gpu.ptx import instruction
 
 
@@ -10,7 +12,7 @@ from implicit_conv.kernels.gpu.ptx import instruction
     "i",
     memory=False,
 )
-def divide(n, reciprocal):
+def divide(n: int, reciprocal: int) -> int:
     """``mul.hi.u32``: n / divisor for 0 <= n < 2**31 and the divisor's `call.reciprocal`.
 
     PTX ISA 9.7.1, sm_80.
@@ -18,7 +20,7 @@ def divide(n, reciprocal):
 
 
 @instruction("div.u32 $0, $1, $2;", "rr", "i", memory=False)
-def quotient(n, divisor):
+def quotient(n: int, divisor: int) -> int:
     """``div.u32``: n / divisor, for divisions outside of loops, whose divisor is any number.
 
     PTX ISA 9.7.1, sm_80.

@@ -5,6 +5,10 @@ lane l is in row ``l / 4 + 8 * (j / 2)`` and column ``2 * (l % 4) + j % 2`` of t
 of wgmma holds 16 of the 64 rows in the same layout (PTX ISA 9.7.14 and 9.7.15).
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+
 from implicit_conv.kernels.gpu.intrinsic import Asm
 from implicit_conv.kernels.gpu.ptx import instructions
 
@@ -15,12 +19,12 @@ SHORT = {"bfloat16": "bf16", "float16": "f16"}
 DESCRIPTOR = {128: 0x4000_0040_0001_0000, 64: 0x8000_0020_0001_0000}
 
 
-def _list(first, count):
+def _list(first: int, count: int) -> str:
     return "{" + ", ".join(f"${first + i}" for i in range(count)) + "}"
 
 
 @instructions
-def multiply(dtype, tiles_m, tiles_n):
+def multiply(dtype: str, tiles_m: int, tiles_n: int) -> tuple[str, Asm]:
     """``mma.sync.aligned.m16n8k16`` over all tiles: acc + a x b.
 
     a holds 4 registers per tile of 16 rows, b 2 per tile of 8 columns; bfloat16 or float16.
@@ -43,7 +47,7 @@ def multiply(dtype, tiles_m, tiles_n):
 
 
 @instructions
-def multiply_tf32():
+def multiply_tf32() -> tuple[str, Asm]:
     """``mma.sync.aligned.m16n8k8`` of tf32: one tile, acc + a x b.
 
     PTX ISA 9.7.14, PTX 7.0, sm_80.
@@ -54,7 +58,7 @@ def multiply_tf32():
 
 
 @instructions
-def multiply_float(tiles_m, tiles_n):
+def multiply_float(tiles_m: int, tiles_n: int) -> tuple[str, Asm]:
     """``fma.rn.f32`` over the same accumulator, four elements of gemm_k deep.
 
     a holds float32 values [tile][row l / 4, row l / 4 + 8][4 of gemm_k]. b_even and b_odd hold
@@ -78,7 +82,7 @@ def multiply_float(tiles_m, tiles_n):
     return "acc a b_even b_odd", asm
 
 
-def _wgmma(dtype, columns, steps, b, a_of):
+def _wgmma(dtype: str, columns: int, steps: int, b: int, a_of: Callable[[int], str]) -> str:
     """The text for one stage: fence, `steps` wgmma along gemm_k, commit, wait."""
     kind, acc = SHORT[dtype], _list(0, columns // 2)
     tail = "p, 1, 1, 0" if a_of(0).startswith("{") else "p, 1, 1, 0, 0"
@@ -97,7 +101,7 @@ def _wgmma(dtype, columns, steps, b, a_of):
 
 
 @instructions
-def wgmma_registers(dtype, columns, steps):
+def wgmma_registers(dtype: str, columns: int, steps: int) -> tuple[str, Asm]:
     """``wgmma.mma_async.m64nNk16`` `steps` times, A in registers, B by descriptor.
 
     It is one asm block (wgmma.fence, the steps, commit_group, wait_group 0), because ptxas
@@ -114,7 +118,7 @@ def wgmma_registers(dtype, columns, steps):
 
 
 @instructions
-def wgmma_descriptors(dtype, columns, steps):
+def wgmma_descriptors(dtype: str, columns: int, steps: int) -> tuple[str, Asm]:
     """``wgmma.mma_async.m64nNk16`` `steps` times, A and B by descriptor.
 
     It is one asm block, as in `wgmma_registers`. The view of A starts at a multiple of 8 rows.

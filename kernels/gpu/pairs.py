@@ -4,31 +4,52 @@ Four lanes hold 8 columns of a row, which are one sector. A lane has the rows la
 lane / 4 + 8 of a chunk, and in each the columns 8 t + 2 (lane % 4) and the next for t = 0 .. 3.
 """
 
+from __future__ import annotations
+
+from typing import Any
+
 from implicit_conv.kernels.gpu import fragment, gmem
+from implicit_conv.kernels.gpu.call import Floats, Params
 from implicit_conv.kernels.gpu.finish import make_finish
 from implicit_conv.kernels.gpu.ptx import device
 from implicit_conv.kernels.gpu.raster import make_locate_row
+from implicit_conv.kernels.gpu.variant import Variant
 
 
-def make_pairs(v):
+def make_pairs(v: Variant) -> Any:
     """(locate, store_chunk) as in `epilogue.make_writer`."""
     locate_row, finish = make_locate_row(v), make_finish(v, fragment.VALUES, fragment.add_columns)
     load_bias, load_residual = make_load_bias(v), make_load_residual(v)
 
     @device
-    def locate(params, tile_m, row, lane):
+    def locate(params: Params, tile_m: int, row: int, lane: int) -> Any:
         upper = locate_row(params, tile_m, row + lane // 4)
         return upper, locate_row(params, tile_m, row + lane // 4 + 8)
 
     @device
-    def store_row(y, v0, v1, v2, v3, v4, v5, v6, v7, kept, k, K):
+    def store_row(
+        y: int,
+        v0: float,
+        v1: float,
+        v2: float,
+        v3: float,
+        v4: float,
+        v5: float,
+        v6: float,
+        v7: float,
+        kept: bool,
+        k: int,
+        K: int,
+    ) -> None:
         gmem.store_pair(y, (v0, v1), kept & (k < K))
         gmem.store_pair(y + 32, (v2, v3), kept & (k + 8 < K))
         gmem.store_pair(y + 64, (v4, v5), kept & (k + 16 < K))
         gmem.store_pair(y + 96, (v6, v7), kept & (k + 24 < K))
 
     @device
-    def store_chunk(params, staging, place, group, k, lane, values):
+    def store_chunk(
+        params: Params, staging: int, place: Any, group: int, k: int, lane: int, values: Floats
+    ) -> None:
         g = params.geometry
         k += lane % 4 * 2
         offset = (group * g.K + k) * 4
@@ -41,13 +62,13 @@ def make_pairs(v):
     return locate, store_chunk
 
 
-def make_load_bias(v):
+def make_load_bias(v: Variant) -> Any:
     """load_bias(params, offset, k): the bias of a lane's 8 columns, or nothing."""
     if not v.biased:
         return device(lambda params, offset, k: ())
 
     @device
-    def load_bias(params, offset, k):
+    def load_bias(params: Params, offset: int, k: int) -> Any:
         at, K = params.call.bias + offset, params.geometry.K
         a, b = gmem.load_constant_pair(at, k < K), gmem.load_constant_pair(at + 32, k + 8 < K)
         c = gmem.load_constant_pair(at + 64, k + 16 < K)
@@ -56,14 +77,14 @@ def make_load_bias(v):
     return load_bias
 
 
-def make_load_residual(v):
+def make_load_residual(v: Variant) -> Any:
     """load_residual(place, offset, k, K): a lane's 16 values, or nothing."""
     if not v.residual:
         return device(lambda place, offset, k, K: ())
     load = gmem.load_pair
 
     @device
-    def load_residual(place, offset, k, K):
+    def load_residual(place: Any, offset: int, k: int, K: int) -> Any:
         (_, upper, kept), (_, lower, below) = place
         upper, lower = upper + offset, lower + offset
         first = load(upper, kept & (k < K)) + load(lower, below & (k < K))

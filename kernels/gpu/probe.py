@@ -8,7 +8,10 @@ row-major tile. With the identity as B, y tells which element of A each operand 
     a_load    bytes of A; b_load, those of B; a_at, b_at, staging_at, barriers_at as in every kernel
 """
 
+from __future__ import annotations
+
 import functools
+from typing import Any
 
 import numpy as np
 
@@ -16,12 +19,13 @@ from implicit_conv.kernels.gpu import blob, gmem, mbarrier, smem, tma, warp
 from implicit_conv.kernels.gpu.consumer import make_multiply, make_warp_origin
 from implicit_conv.kernels.gpu.ptx import shared_base
 from implicit_conv.kernels.gpu.sizes import WARP
+from implicit_conv.kernels.gpu.variant import Variant
 
 smem_base = shared_base()
 
 
 @functools.cache
-def make_probe(v):
+def make_probe(v: Variant) -> Any:
     """The kernel for variant `v`, all of whose warps multiply; its argument is the params blob."""
     multiply, warp_origin = make_multiply(v), make_warp_origin(v)
     zeros = (np.float32(0),) * v.accumulators
@@ -29,7 +33,7 @@ def make_probe(v):
     row_bytes, warp_bytes = 4 * v.tile_n, 16 * pitch
     stage = smem.store_tiles(v.tiles_n, pitch)
 
-    def probe(argument):
+    def probe(argument: Any) -> None:
         params, base = blob.unpack(argument), smem_base()
         call, index, lane = params.call, warp.index(), warp.lane()
         a, b, barrier = base + call.a_at, base + call.b_at, base + call.barriers_at

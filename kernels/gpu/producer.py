@@ -10,12 +10,19 @@ A stage holds rows of `row_bytes`, one pixel or filter each. Its 16-byte chunks 
 pattern of TMA.
 """
 
+from __future__ import annotations
+
 import functools
+from typing import Any
 
 from implicit_conv.kernels import walk as plain_walk
+from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.gpu import cp_async, gmem, mbarrier, raster, ring, smem, tma, views, warp
+from implicit_conv.kernels.gpu.call import Call, Params
 from implicit_conv.kernels.gpu.ptx import device, device_module
+from implicit_conv.kernels.gpu.ring import Ring
 from implicit_conv.kernels.gpu.sizes import ROW_ENTRY_BYTES
+from implicit_conv.kernels.gpu.variant import Variant
 
 walk = device_module(plain_walk)
 
@@ -25,13 +32,13 @@ TABLE_BARRIER = 1  # the named barrier at which the producer warps meet
 
 
 @functools.cache
-def make_producer(v):
+def make_producer(v: Variant) -> Any:
     """The producer's role for variant `v`: produce(params, base, a_ring, b_ring, producer)."""
     return make_tensor_producer(v) if v.producer == "tma" else make_thread_producer(v)
 
 
 @functools.cache
-def make_tensor_producer(v):
+def make_tensor_producer(v: Variant) -> Any:
     """One lane issues tensor copies."""
     tile_c = v.tile_c
     pixel, load_rows = raster.make_pixel(v), raster.make_load_rows(v)
@@ -39,7 +46,7 @@ def make_tensor_producer(v):
     loads = device(lambda g: 1) if v.wide else device(lambda g: g.S)
 
     @device
-    def produce(params, base, a_ring, b_ring, producer):
+    def produce(params: Params, base: int, a_ring: Ring, b_ring: Ring, producer: int) -> None:
         g, call = params.geometry, params.call
         if producer != 0 or not warp.elect():
             return
@@ -60,24 +67,34 @@ def make_tensor_producer(v):
     return produce
 
 
-def make_load_filter(v):
+def make_load_filter(v: Variant) -> Any:
     """load_filter(params, stage, barrier, panel, r, s, c): the tensor copy of one tap."""
     tile_n = v.tile_n
 
     @device
-    def load_filter(params, stage, barrier, panel, r, s, c):
+    def load_filter(
+        params: Params, stage: int, barrier: int, panel: int, r: int, s: int, c: int
+    ) -> None:
         tap = r * params.geometry.S + s
         tma.load_tile_3d(stage, params.filter_map, c, tap, panel * tile_n, barrier)
 
     return load_filter
 
 
-def make_fill_taps(v):
+def make_fill_taps(v: Variant) -> Any:
     """(fill, start) for A and B in one ring; its state is (stage, parity)."""
     load_activation, load_filter = make_load_activation(v), make_load_filter(v)
 
     @device
-    def fill(params, table, a_ring, b_ring, place, panel, state):
+    def fill(
+        params: Params,
+        table: int,
+        a_ring: Ring,
+        b_ring: Ring,
+        place: tuple[int, ...],
+        panel: int,
+        state: tuple[int, ...],
+    ) -> Any:
         call, (n, p, q, r, s, c) = params.call, place
         stage, parity = state
         full = ring.full(a_ring, stage)
@@ -90,12 +107,20 @@ def make_fill_taps(v):
     return fill, (0, 0)
 
 
-def make_fill_loads(v):
+def make_fill_loads(v: Variant) -> Any:
     """(fill, start) for two rings; the state has stage and parity of A, then of B."""
     load_activation, load_filter = make_load_activation(v), make_load_filter(v)
 
     @device
-    def fill(params, table, a_ring, b_ring, place, panel, state):
+    def fill(
+        params: Params,
+        table: int,
+        a_ring: Ring,
+        b_ring: Ring,
+        place: tuple[int, ...],
+        panel: int,
+        state: tuple[int, ...],
+    ) -> Any:
         call, (n, p, q, r, s, c) = params.call, place
         a, a_parity, b, b_parity = state
         full = ring.full(a_ring, a)
@@ -115,18 +140,40 @@ def make_fill_loads(v):
 
 
 @functools.cache
-def make_load_activation(v):
+def make_load_activation(v: Variant) -> Any:
     """The tensor copies of one activation load."""
 
     @device
-    def load_tap(params, table, stage, barrier, n, p, q, r, s, c):
+    def load_tap(
+        params: Params,
+        table: int,
+        stage: int,
+        barrier: int,
+        n: int,
+        p: int,
+        q: int,
+        r: int,
+        s: int,
+        c: int,
+    ) -> None:
         g = params.geometry
         w, h = q * g.stride_w - g.pad_w, p * g.stride_h - g.pad_h
         offset_w, offset_h = s * g.dilation_w, r * g.dilation_h
         tma.load_im2col(stage, params.activation_map, c, w, h, n, barrier, offset_w, offset_h)
 
     @device
-    def load_row(params, table, stage, barrier, n, p, q, r, s, c):
+    def load_row(
+        params: Params,
+        table: int,
+        stage: int,
+        barrier: int,
+        n: int,
+        p: int,
+        q: int,
+        r: int,
+        s: int,
+        c: int,
+    ) -> None:
         g, map = params.geometry, params.activation_map
         w, h = q * g.stride_w - g.pad_w, p * g.stride_h - g.pad_h + r * g.dilation_h
         for b in range(g.phases_w):
@@ -134,7 +181,18 @@ def make_load_activation(v):
             tma.load_im2col_w(stage + at, map, c, w, h, n, barrier, halo, offset)
 
     @device
-    def load_permuted(params, table, stage, barrier, n, p, q, r, s, c):
+    def load_permuted(
+        params: Params,
+        table: int,
+        stage: int,
+        barrier: int,
+        n: int,
+        p: int,
+        q: int,
+        r: int,
+        s: int,
+        c: int,
+    ) -> None:
         """The H axis of the map is the batch and its N axis the image row.
 
         So a walk along W continues in the next image.
@@ -151,7 +209,7 @@ def make_load_activation(v):
 
 
 @functools.cache
-def make_thread_producer(v):
+def make_thread_producer(v: Variant) -> Any:
     """128 threads compute addresses, for any layout, stride, group and alignment of x and w.
 
     The pixel of each gemm_m row is computed once per tile and kept in a row table. Thread t copies
@@ -169,7 +227,7 @@ def make_thread_producer(v):
     pixel = raster.make_pixel(v)
 
     @device
-    def write_row_table(params, table, tile_m_index, thread):
+    def write_row_table(params: Params, table: int, tile_m_index: int, thread: int) -> None:
         g = params.geometry
         for first in range(0, tile_m, threads):
             row = first + thread
@@ -179,7 +237,17 @@ def make_thread_producer(v):
             smem.store16(table + row * ROW_ENTRY_BYTES, n, h, w, 0)
 
     @device
-    def load_activation(g, call, table, stage, group, r, s, c, thread):
+    def load_activation(
+        g: Geometry,
+        call: Call,
+        table: int,
+        stage: int,
+        group: int,
+        r: int,
+        s: int,
+        c: int,
+        thread: int,
+    ) -> None:
         chunk = thread % chunks
         channel = c + chunk * per_chunk
         source = call.x + (group * g.C + channel) * call.x_c
@@ -193,7 +261,17 @@ def make_thread_producer(v):
             copy_chunk(to, at, call.x, call.x_c, (g.C - channel) * inside)
 
     @device
-    def load_folded(g, call, table, stage, group, r, s, c, thread):
+    def load_folded(
+        g: Geometry,
+        call: Call,
+        table: int,
+        stage: int,
+        group: int,
+        r: int,
+        s: int,
+        c: int,
+        thread: int,
+    ) -> None:
         """Columns are elements, and those outside the image begin or end inside a chunk."""
         chunk = thread % chunks
         channel = c + chunk * per_chunk
@@ -211,7 +289,17 @@ def make_thread_producer(v):
         load_activation = load_folded
 
     @device
-    def load_filter(g, call, stage, group, panel, r, s, c, thread):
+    def load_filter(
+        g: Geometry,
+        call: Call,
+        stage: int,
+        group: int,
+        panel: int,
+        r: int,
+        s: int,
+        c: int,
+        thread: int,
+    ) -> None:
         chunk = thread % chunks
         channel = c + chunk * per_chunk
         source = call.w + r * call.w_r + s * call.w_s + channel * call.w_c
@@ -223,7 +311,7 @@ def make_thread_producer(v):
             copy_chunk(to, at, call.w, call.w_c, (g.C - channel) * (k < g.K))
 
     @device
-    def produce(params, base, a_ring, b_ring, producer):
+    def produce(params: Params, base: int, a_ring: Ring, b_ring: Ring, producer: int) -> None:
         g, call = params.geometry, params.call
         thread = producer * 32 + warp.lane()
         table = base + call.rows_at
@@ -251,7 +339,7 @@ def make_thread_producer(v):
 
 
 @functools.cache
-def make_copy_chunk(v):
+def make_copy_chunk(v: Variant) -> Any:
     """(copy_chunk, finish): copy 16 bytes of a row; report that a thread's copies are complete.
 
     copy_chunk(to, at, base, step, count) copies `count` elements that are `step` bytes apart from
@@ -261,17 +349,17 @@ def make_copy_chunk(v):
     copy_part = make_copy_part(v)
 
     @device
-    def copy_async(to, at, base, step, count):
+    def copy_async(to: int, at: int, base: int, step: int, count: int) -> None:
         """The source is aligned to 16 bytes; a chunk is read as a whole or not at all."""
         present = count > 0
         cp_async.copy16(to, base + (at - base) * present, 16 * present)
 
     @device
-    def copy_elements(to, at, base, step, count):
+    def copy_elements(to: int, at: int, base: int, step: int, count: int) -> None:
         copy_part(to, at, step, 0, count)
 
     @device
-    def finish_elements(barrier):
+    def finish_elements(barrier: int) -> None:
         mbarrier.arrive(barrier, 1)
 
     if v.producer == "cp_async":
@@ -280,7 +368,7 @@ def make_copy_chunk(v):
 
 
 @functools.cache
-def make_copy_part(v):
+def make_copy_part(v: Variant) -> Any:
     """copy_part(to, at, step, start, end): copy elements `start` to `end` of a chunk.
 
     The source is arbitrary, and the other elements are zeros. Each goes through a register, which
@@ -290,11 +378,11 @@ def make_copy_part(v):
     load = gmem.load_constant(itemsize)
 
     @device
-    def element(at, step, start, end, number):
+    def element(at: int, step: int, start: int, end: int, number: int) -> Any:
         return load(at + number * step, (start <= number) & (number < end))
 
     @device
-    def word(at, step, start, end, number):
+    def word(at: int, step: int, start: int, end: int, number: int) -> Any:
         """Four bytes of the chunk, which begin with the given element."""
         bits = element(at, step, start, end, number)
         if itemsize == 4:
@@ -302,7 +390,7 @@ def make_copy_part(v):
         return bits | element(at, step, start, end, number + 1) << 16
 
     @device
-    def copy_part(to, at, step, start, end):
+    def copy_part(to: int, at: int, step: int, start: int, end: int) -> None:
         smem.store16(
             to,
             word(at, step, start, end, 0),

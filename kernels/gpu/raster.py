@@ -4,12 +4,18 @@ The formulas are those of schedule.py, with divisions by multiplication. As a pl
 64-bit integers each would be a call of a subroutine.
 """
 
+from __future__ import annotations
+
+from typing import Any
+
+from implicit_conv.kernels.gpu.call import Call, Params
 from implicit_conv.kernels.gpu.integer import divide
 from implicit_conv.kernels.gpu.ptx import device
+from implicit_conv.kernels.gpu.variant import Variant
 
 
 @device
-def tile_at(call, index):
+def tile_at(call: Call, index: int) -> tuple[int, int, int]:
     """(group, gemm_m tile, gemm_n tile) of the index-th tile.
 
     gemm_n varies fastest, so blocks that run at the same time share activations, which are the
@@ -21,7 +27,7 @@ def tile_at(call, index):
     return group, tile_m, rest - tile_m * call.tiles_n
 
 
-def make_pixel(v):
+def make_pixel(v: Variant) -> Any:
     """pixel(params, tile, row): (n, p, q, kept) of a row of a gemm_m tile.
 
     With im2col::w, q is the slot. Rows past the last pixel and slots past Q are not kept.
@@ -29,7 +35,7 @@ def make_pixel(v):
     tile_rows = v.tile_m
 
     @device
-    def pixel(params, tile, row):
+    def pixel(params: Params, tile: int, row: int) -> tuple[int, int, int, bool]:
         g, call = params.geometry, params.call
         m = tile * tile_rows + row
         n = divide(m, call.by_image)
@@ -38,7 +44,7 @@ def make_pixel(v):
         return n, p, m - p * g.Q, n < g.N
 
     @device
-    def slot(params, tile, row):
+    def slot(params: Params, tile: int, row: int) -> tuple[int, int, int, bool]:
         g, call = params.geometry, params.call
         p = divide(tile, call.by_row)
         m = (tile - p * call.row_tiles) * tile_rows + row
@@ -49,15 +55,15 @@ def make_pixel(v):
     return slot if v.wide else pixel
 
 
-def make_load_rows(v):
+def make_load_rows(v: Variant) -> Any:
     """load_rows(params, p): (first, end) of the filter rows that a tile loads."""
 
     @device
-    def all_rows(params, p):
+    def all_rows(params: Params, p: int) -> tuple[int, int]:
         return 0, params.geometry.R
 
     @device
-    def rows_inside(params, p):
+    def rows_inside(params: Params, p: int) -> tuple[int, int]:
         """Those inside the image for the tile's only output row."""
         g, call = params.geometry, params.call
         top, round_up = p * g.stride_h - g.pad_h, g.dilation_h - 1
@@ -68,12 +74,12 @@ def make_load_rows(v):
     return rows_inside if v.wide else all_rows
 
 
-def make_locate_row(v):
+def make_locate_row(v: Variant) -> Any:
     """locate_row(params, tile, row): the addresses of its pixel of y and residual, and `kept`."""
     pixel, tile_rows = make_pixel(v), v.tile_m
 
     @device
-    def locate_pixel(params, tile, row):
+    def locate_pixel(params: Params, tile: int, row: int) -> tuple[int, int, bool]:
         call = params.call
         n, p, q, kept = pixel(params, tile, row)
         y = call.y + n * call.y_n + p * call.y_p + q * call.y_q
@@ -81,7 +87,7 @@ def make_locate_row(v):
         return y, residual, kept
 
     @device
-    def locate_row(params, tile, row):
+    def locate_row(params: Params, tile: int, row: int) -> tuple[int, int, bool]:
         call = params.call
         m = tile * tile_rows + row
         return call.y + m * call.y_q, call.residual + m * call.residual_q, m < call.rows

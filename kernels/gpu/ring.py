@@ -5,6 +5,8 @@ Producer and consumer walk it in the same order: `stage` and `parity` start at 0
 of "empty", so that in its first round the producer never waits.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 from implicit_conv.kernels.gpu import mbarrier, warp
@@ -22,7 +24,7 @@ class Ring(NamedTuple):
 
 
 @device
-def init(ring, producers, consumers, lane):
+def init(ring: Ring, producers: int, consumers: int, lane: int) -> None:
     """Initialise the barriers, by one warp.
 
     A stage is full after `producers` arrivals and the announced bytes, empty after `consumers`.
@@ -34,19 +36,19 @@ def init(ring, producers, consumers, lane):
 
 
 @device
-def full(ring, stage):
+def full(ring: Ring, stage: int) -> int:
     """Address of the barrier on which a producer arrives."""
     return ring.barriers + STAGE_BARRIERS_BYTES * stage
 
 
 @device
-def address(ring, stage):
+def address(ring: Ring, stage: int) -> int:
     """Address of a stage."""
     return ring.base + stage * ring.stage_bytes
 
 
 @device
-def advance(ring, stage, parity):
+def advance(ring: Ring, stage: int, parity: int) -> tuple[int, int]:
     """(stage, parity) of the next step."""
     stage += 1
     if stage == ring.stages:
@@ -55,19 +57,19 @@ def advance(ring, stage, parity):
 
 
 @device
-def wait_empty(ring, stage, parity):
+def wait_empty(ring: Ring, stage: int, parity: int) -> None:
     """Producer: wait until the stage may be overwritten."""
     mbarrier.wait(ring.barriers + STAGE_BARRIERS_BYTES * stage + 8, parity ^ 1)
 
 
 @device
-def wait_full(ring, stage, parity):
+def wait_full(ring: Ring, stage: int, parity: int) -> None:
     """Consumer: wait until the data of the stage have arrived."""
     mbarrier.wait(ring.barriers + STAGE_BARRIERS_BYTES * stage, parity)
 
 
 @device
-def release(ring, stage, lane):
+def release(ring: Ring, stage: int, lane: int) -> None:
     """Consumer: report that this warp has read the stage.
 
     The lanes synchronise first, because one lane arrives for all of them.

@@ -1,11 +1,13 @@
 """Hooks: loads and stores of shared memory through the generic proxy, by address."""
 
+from __future__ import annotations
+
 from implicit_conv.kernels.gpu.intrinsic import Asm
 from implicit_conv.kernels.gpu.ptx import instruction, instructions
 
 
 @instruction("st.shared.v4.b32 [$0], {$1, $2, $3, $4};", "rrrrr")
-def store16(address, a, b, c, d):
+def store16(address: int, a: int, b: int, c: int, d: int) -> None:
     """``st.shared.v4``: store 16 bytes at an address aligned to 16.
 
     PTX ISA 9.7.9, sm_80.
@@ -13,7 +15,7 @@ def store16(address, a, b, c, d):
 
 
 @instruction("ld.shared.v4.b32 {$0, $1, $2, $3}, [$4];", "r", (("i", 4),))
-def load16(address):
+def load16(address: int) -> tuple[int, ...]:
     """``ld.shared.v4``: load four int32.
 
     PTX ISA 9.7.9, sm_80.
@@ -21,7 +23,7 @@ def load16(address):
 
 
 @instruction("st.shared.v4.b32 [$0], {$1, $2, $3, $4};", ("r", ("r", 4)))
-def store_quad(address, words):
+def store_quad(address: int, words: tuple[int, ...]) -> None:
     """``st.shared.v4``: store four words at an address aligned to 16.
 
     PTX ISA 9.7.9, sm_80.
@@ -29,7 +31,7 @@ def store_quad(address, words):
 
 
 @instruction("ld.shared.v4.b32 {$0, $1, $2, $3}, [$4];", "r", (("r", 4),))
-def load_quad(address):
+def load_quad(address: int) -> tuple[int, ...]:
     """``ld.shared.v4``: load four words from an address aligned to 16.
 
     PTX ISA 9.7.9, sm_80.
@@ -37,7 +39,7 @@ def load_quad(address):
 
 
 @instructions
-def store_tiles(tiles, pitch):
+def store_tiles(tiles: int, pitch: int) -> tuple[str, Asm]:
     """``st.shared.v2.f32``: store accumulator tiles of 16 x 8 side by side, with a row pitch.
 
     `address` is that of row l / 4 and column 2 * (l % 4) for lane l; `pitch` is in bytes.
@@ -55,7 +57,7 @@ def store_tiles(tiles, pitch):
 
 
 @instruction("ld.shared.f32 $0, [$1];", "r", "f")
-def load_float(address):
+def load_float(address: int) -> float:
     """``ld.shared``: load one float32.
 
     PTX ISA 9.7.9, sm_80.
@@ -63,7 +65,7 @@ def load_float(address):
 
 
 @instruction("st.shared.f32 [$0], $1;", "rf")
-def store_float(address, value):
+def store_float(address: int, value: float) -> None:
     """``st.shared``: store one float32.
 
     PTX ISA 9.7.9, sm_80.
@@ -71,7 +73,7 @@ def store_float(address, value):
 
 
 @instructions
-def load_quads(count, step):
+def load_quads(count: int, step: int) -> tuple[str, Asm]:
     """``ld.shared.v4`` `count` times at a distance of `step` bytes: 4 * count float32.
 
     PTX ISA 9.7.9, sm_80.
@@ -86,7 +88,7 @@ def load_quads(count, step):
 
 
 @instructions
-def ldmatrix(count, step):
+def ldmatrix(count: int, step: int) -> tuple[str, Asm]:
     """``ldmatrix.sync.aligned.m8n8.x4`` `count` times at a distance of `step` bytes.
 
     Lane l passes the address of row l % 8 of matrix l / 8, aligned to 16 bytes. It receives
@@ -104,7 +106,7 @@ def ldmatrix(count, step):
 
 
 @instruction("fence.proxy.async.shared::cta;", target="sm_90")
-def fence_async():
+def fence_async() -> None:
     """``fence.proxy.async``: make this thread's stores visible to tensor copies and wgmma.
 
     PTX ISA 9.7.13, PTX 8.0, sm_90.

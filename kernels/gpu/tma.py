@@ -5,6 +5,8 @@ tensor map. One lane issues it (`warp.elect`). Sections: PTX ISA 9.7.9.25.5 (cop
 and modes).
 """
 
+from __future__ import annotations
+
 from implicit_conv.kernels.gpu.intrinsic import Asm
 from implicit_conv.kernels.gpu.ptx import instruction, instructions
 
@@ -14,7 +16,7 @@ LOAD = "cp.async.bulk.tensor.%dd.shared::%s.global%s.mbarrier::complete_tx::byte
 @instruction(
     LOAD % (3, "cta", ".tile", "") + "[$0], [$1, {$2, $3, $4}], [$5];", "rliiir", target="sm_90"
 )
-def load_tile_3d(smem, map, c, b, a, barrier):
+def load_tile_3d(smem: int, map: int, c: int, b: int, a: int, barrier: int) -> None:
     """``cp.async.bulk.tensor.3d.tile``: the map's box at (c, b, a).
 
     PTX 8.6 for .shared::cta, sm_90.
@@ -26,7 +28,9 @@ def load_tile_3d(smem, map, c, b, a, barrier):
     "rliiiirhh",
     target="sm_90",
 )
-def load_im2col(smem, map, c, w, h, n, barrier, offset_w, offset_h):
+def load_im2col(
+    smem: int, map: int, c: int, w: int, h: int, n: int, barrier: int, offset_w: int, offset_h: int
+) -> None:
     """``cp.async.bulk.tensor.4d.im2col``: pixels_per_column pixels of one filter tap.
 
     PTX 8.6 for .shared::cta, sm_90.
@@ -38,7 +42,9 @@ def load_im2col(smem, map, c, w, h, n, barrier, offset_w, offset_h):
     "rliiiirhh",
     target="sm_100",
 )
-def load_im2col_w(smem, map, c, w, h, n, barrier, halo, offset):
+def load_im2col_w(
+    smem: int, map: int, c: int, w: int, h: int, n: int, barrier: int, halo: int, offset: int
+) -> None:
     """``cp.async.bulk.tensor.4d.im2col::w``: pixels of one row per image, and `halo` more.
 
     PTX 8.6, sm_100.
@@ -50,7 +56,9 @@ def load_im2col_w(smem, map, c, w, h, n, barrier, halo, offset):
     "rliiiirhh",
     target="sm_100a",
 )
-def load_im2col_w128(smem, map, c, w, h, n, barrier, halo, offset):
+def load_im2col_w128(
+    smem: int, map: int, c: int, w: int, h: int, n: int, barrier: int, halo: int, offset: int
+) -> None:
     """``cp.async.bulk.tensor.4d.im2col::w::128``: 128 pixels and the halos of four groups.
 
     PTX 8.6, sm_100a.
@@ -58,7 +66,7 @@ def load_im2col_w128(smem, map, c, w, h, n, barrier, halo, offset):
 
 
 @instructions
-def load_cluster(mode, multicast=False, cta_group=0):
+def load_cluster(mode: str, multicast: bool = False, cta_group: int = 0) -> tuple[str, Asm]:
     """``cp.async.bulk.tensor.4d.shared::cluster``: a load into the blocks of a cluster.
 
     `mode` is im2col (PTX 8.0, sm_90), im2col::w or im2col::w::128 (PTX 8.6, sm_100a). `multicast`
@@ -79,7 +87,7 @@ def load_cluster(mode, multicast=False, cta_group=0):
     "lriiii",
     target="sm_90",
 )
-def store_tile(map, smem, c, w, h, n):
+def store_tile(map: int, smem: int, c: int, w: int, h: int, n: int) -> None:
     """``cp.async.bulk.tensor.4d.global``: store the box of the map at (c, w, h, n).
 
     PTX 8.0, sm_90.
@@ -87,7 +95,7 @@ def store_tile(map, smem, c, w, h, n):
 
 
 @instruction("cp.async.bulk.commit_group;", target="sm_90")
-def store_commit():
+def store_commit() -> None:
     """``cp.async.bulk.commit_group``: all stores issued since the last commit form a group.
 
     PTX ISA 9.7.9.25.4, PTX 8.0, sm_90.
@@ -95,7 +103,7 @@ def store_commit():
 
 
 @instruction("cp.async.bulk.wait_group.read 0;", target="sm_90")
-def store_wait():
+def store_wait() -> None:
     """``cp.async.bulk.wait_group.read 0``: wait until all stores have read shared memory.
 
     PTX ISA 9.7.9.25.4, PTX 8.0, sm_90.

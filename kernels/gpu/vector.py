@@ -1,11 +1,15 @@
 """Hooks: the loads and products of a thread that has neighbouring filters (direct.py)."""
 
+from __future__ import annotations
+
+from typing import Any
+
 from implicit_conv.kernels.gpu.intrinsic import Asm
 from implicit_conv.kernels.gpu.ptx import instructions
 
 
 @instructions
-def load(size):
+def load(size: int) -> tuple[str, Asm]:
     """``ld.global.nc``: load 2, 4, 8 or 16 bytes of a pixel, or zeros unless index < limit.
 
     The address is a multiple of the size. The comparison is unsigned, so a negative index is not
@@ -28,7 +32,7 @@ def load(size):
 
 
 @instructions
-def multiply(strip, filters, tile_n):
+def multiply(strip: Any, filters: int, tile_n: int) -> tuple[str, Asm]:
     """``fma.rn.f32``: add the products of a row of pixels and the taps of a thread's filters.
 
     acc has values [pixel][filter], row [position][channel]; `address` is that of the filter row's
@@ -56,7 +60,7 @@ def multiply(strip, filters, tile_n):
     return "acc row address", Asm("\n".join(lines), operands, (("f", count),), tied=1)
 
 
-def _load_taps(first, count, place):
+def _load_taps(first: int, count: int, place: str) -> str:
     taps = ", ".join(f"w{first + k}" for k in range(count))
     return (
         f"ld.shared.v4.f32 {{{taps}}}, {place};"

@@ -5,28 +5,32 @@ The first table has the byte offset of each tap; the second has the halo, w_offs
 in a stage of each phase buffer.
 """
 
+from __future__ import annotations
+
+from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.gpu import smem
+from implicit_conv.kernels.gpu.call import Call
 from implicit_conv.kernels.gpu.integer import divide
 from implicit_conv.kernels.gpu.ptx import device
 from implicit_conv.kernels.gpu.sizes import VIEW_ENTRY_BYTES
 
 
 @device
-def base_shift(g, call, b):
+def base_shift(g: Geometry, call: Call, b: int) -> int:
     """schedule.base_shift of the W axis."""
     first = b * g.dilation_w
     return divide(first, call.by_step) * (first <= g.w_offset_max)
 
 
 @device
-def tap_shift(g, call, s):
+def tap_shift(g: Geometry, call: Call, s: int) -> tuple[int, int]:
     """(phase buffer, row shift) of filter column s: schedule.tap_view."""
     b = s - divide(s, call.by_phases) * g.phases_w
     return b, divide(s * g.dilation_w, call.by_step) - base_shift(g, call, b)
 
 
 @device
-def write(g, call, table, row_bytes):
+def write(g: Geometry, call: Call, table: int, row_bytes: int) -> None:
     """Write the tables of a block, by one warp and before the block synchronises."""
     for s in range(g.S):
         buffer, shift = tap_shift(g, call, s)
@@ -42,14 +46,14 @@ def write(g, call, table, row_bytes):
 
 
 @device
-def tap_offset(table, s):
+def tap_offset(table: int, s: int) -> int:
     """Bytes from a stage's first row to the first row that filter column s reads."""
     at, _, _, _ = smem.load16(table + VIEW_ENTRY_BYTES * s)
     return at
 
 
 @device
-def buffer_load(g, table, b):
+def buffer_load(g: Geometry, table: int, b: int) -> tuple[int, int, int]:
     """(halo, w_offset, byte offset in a stage) of phase buffer b."""
     halo, offset, at, _ = smem.load16(table + VIEW_ENTRY_BYTES * (g.S + b))
     return halo, offset, at

@@ -1,11 +1,13 @@
 """Hooks: a thread's place, and synchronisation of a warp, a warpgroup or a block."""
 
+from __future__ import annotations
+
 from implicit_conv.kernels.gpu.intrinsic import Asm
 from implicit_conv.kernels.gpu.ptx import instruction, instructions
 
 
 @instruction("mov.u32 $0, %laneid;", results="r", memory=False)
-def lane():
+def lane() -> int:
     """``mov.u32 %laneid``: the number of this thread in its warp, 0 to 31.
 
     PTX ISA 10.8, sm_80.
@@ -17,7 +19,7 @@ def lane():
     "shfl.sync.idx.b32 $0, t, 0, 31, 0xffffffff; }",
     results="r",
 )
-def index():
+def index() -> int:
     """``shfl.sync.idx`` of %tid.x / 32: the number of the warp in its block.
 
     The shuffle tells ptxas that the value is the same in all lanes, which branch on it.
@@ -27,7 +29,7 @@ def index():
 
 
 @instruction("mov.u32 $0, %ctaid.x;", results="i", memory=False)
-def block():
+def block() -> int:
     """``mov.u32 %ctaid.x``: the number of the block in the grid.
 
     It is signed, as counts are, because Numba compares signed with unsigned integers as float64.
@@ -37,7 +39,7 @@ def block():
 
 
 @instruction("mov.u32 $0, %nctaid.x;", results="i", memory=False)
-def blocks():
+def blocks() -> int:
     """``mov.u32 %nctaid.x``: the number of blocks in the grid.
 
     PTX ISA 10.7, sm_80.
@@ -49,7 +51,7 @@ def blocks():
     results="r",
     target="sm_90",
 )
-def elect():
+def elect() -> int:
     """``elect.sync``: 1 in one lane of the warp, 0 in the others.
 
     Tensor copies are guarded by it, because ptxas would wrap each of them in a loop if a thread
@@ -60,7 +62,7 @@ def elect():
 
 
 @instruction("bar.warp.sync 0xffffffff;")
-def sync():
+def sync() -> None:
     """``bar.warp.sync``: the lanes wait for each other and see each other's memory accesses.
 
     PTX ISA 9.7.13, PTX 6.0, sm_80.
@@ -68,7 +70,7 @@ def sync():
 
 
 @instruction("barrier.sync.aligned 0;")
-def sync_block():
+def sync_block() -> None:
     """``barrier.sync.aligned 0``: all threads of the block wait for each other.
 
     PTX ISA 9.7.13, PTX 6.0, sm_80.
@@ -76,7 +78,7 @@ def sync_block():
 
 
 @instruction("bar.sync $0, $1;", "rr")
-def sync_named(barrier, threads):
+def sync_named(barrier: int, threads: int) -> None:
     """``bar.sync a, b``: `threads` threads wait for each other at one of barriers 1 to 15.
 
     PTX ISA 9.7.13, sm_80.
@@ -84,7 +86,7 @@ def sync_named(barrier, threads):
 
 
 @instructions
-def keep_registers(count):
+def keep_registers(count: int) -> tuple[str, Asm]:
     """``setmaxnreg.dec``: a warpgroup keeps `count` registers per thread and gives back the rest.
 
     `count` is a multiple of 8 from 24 to 256. ptxas drops the instruction unless the kernel has
@@ -96,7 +98,7 @@ def keep_registers(count):
 
 
 @instructions
-def claim_registers(count):
+def claim_registers(count: int) -> tuple[str, Asm]:
     """``setmaxnreg.inc``: a warpgroup waits until it can have `count` registers per thread.
 
     The conditions are those of `keep_registers`.
@@ -107,7 +109,7 @@ def claim_registers(count):
 
 
 @instruction("griddepcontrol.wait;", target="sm_90")
-def wait_for_previous_grid():
+def wait_for_previous_grid() -> None:
     """``griddepcontrol.wait``: wait until the results of the previous kernel are visible.
 
     PTX ISA 9.7.13, PTX 7.8, sm_90.
@@ -115,7 +117,7 @@ def wait_for_previous_grid():
 
 
 @instruction("griddepcontrol.launch_dependents;", target="sm_90")
-def launch_next_grid():
+def launch_next_grid() -> None:
     """``griddepcontrol.launch_dependents``: allow the next kernel to start.
 
     PTX ISA 9.7.13, PTX 7.8, sm_90.

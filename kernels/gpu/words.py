@@ -10,18 +10,24 @@ A residual takes the same way in the other direction.
 `unit_mask` exchanges the 16-byte units of a row, so that neither side has bank conflicts.
 """
 
+from __future__ import annotations
+
+from typing import Any
+
 from implicit_conv.kernels.gpu import fragment, gmem, smem, warp
+from implicit_conv.kernels.gpu.call import Floats, Params
 from implicit_conv.kernels.gpu.finish import make_finish
 from implicit_conv.kernels.gpu.ptx import device
 from implicit_conv.kernels.gpu.raster import make_locate_row
 from implicit_conv.kernels.gpu.sizes import CHUNK_COLUMNS
+from implicit_conv.kernels.gpu.variant import Variant
 
 PITCH = 2 * CHUNK_COLUMNS  # bytes of a row of the staging tile
 UNIT = 16  # bytes
 
 
 @device
-def unit_mask(row):
+def unit_mask(row: int) -> int:
     """The bits that are xored to the offset of a unit in its row.
 
     The banks hold 8 units, which are two rows. A store of fragments writes one unit in each of 8
@@ -30,7 +36,7 @@ def unit_mask(row):
     return (row & 2 | row >> 2 & 1) * UNIT
 
 
-def make_words(v):
+def make_words(v: Variant) -> Any:
     """(locate, store_chunk) as in `epilogue.make_writer`."""
     locate_row, itemsize = make_locate_row(v), v.itemsize
     finish = make_finish(v, fragment.VALUES, fragment.add_columns)
@@ -38,11 +44,13 @@ def make_words(v):
     load_bias, load_residual = make_load_bias(v), make_load_residual(v)
 
     @device
-    def locate(params, tile_m, row, lane):
+    def locate(params: Params, tile_m: int, row: int, lane: int) -> Any:
         return locate_row(params, tile_m, row + lane // 2)
 
     @device
-    def store_chunk(params, staging, place, group, k, lane, values):
+    def store_chunk(
+        params: Params, staging: int, place: Any, group: int, k: int, lane: int, values: Floats
+    ) -> None:
         g = params.geometry
         y, residual, kept = place
         words = staging + lane // 4 * PITCH + unit_mask(lane // 4) + lane % 4 * 4
@@ -63,7 +71,7 @@ def make_words(v):
     return locate, store_chunk
 
 
-def make_load_bias(v):
+def make_load_bias(v: Variant) -> Any:
     """load_bias(params, group, k, lane): the bias of a lane's 8 columns, or nothing."""
     if not v.biased:
         return device(lambda params, group, k, lane: ())
@@ -71,7 +79,7 @@ def make_load_bias(v):
     load, widen = gmem.load_constant(4), fragment.widen(v.dtype, 4)
 
     @device
-    def load_bias(params, group, k, lane):
+    def load_bias(params: Params, group: int, k: int, lane: int) -> Any:
         g = params.geometry
         at = params.call.bias + (group * g.K + k + lane % 4 * 2) * itemsize
         return widen(
@@ -86,7 +94,7 @@ def make_load_bias(v):
     return load_bias
 
 
-def make_load_residual(v):
+def make_load_residual(v: Variant) -> Any:
     """load_residual(at, here, there, first, second, words): a lane's 16 values, or nothing.
 
     A lane reads the words of the staging tile that it writes next, so the results can be staged
@@ -97,7 +105,9 @@ def make_load_residual(v):
     widen = fragment.widen(v.dtype, 8)
 
     @device
-    def load_residual(at, here, there, first, second, words):
+    def load_residual(
+        at: int, here: int, there: int, first: int, second: int, words: tuple[int, ...]
+    ) -> Any:
         smem.store_quad(first, gmem.load_quad(at, here))
         smem.store_quad(second, gmem.load_quad(at + 2 * UNIT, there))
         warp.sync()

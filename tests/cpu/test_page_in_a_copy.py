@@ -3,10 +3,12 @@ pass, and faults that are planted in its kernel are found by the conformance sui
 """
 
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 
 import pytest
 from method_page import FILES, ROOT, TEXT
@@ -65,8 +67,15 @@ def run(command, folder):
     words = command.replace("python -m", f"{sys.executable} -m")
     for long, short in SHORTER.items():
         words = words.replace(long, short)
+    programs = os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])
+    environment = {**os.environ, "PATH": programs}  # as in an environment that is activated
     done = subprocess.run(
-        ["bash", "-c", words], cwd=folder, capture_output=True, text=True, check=False
+        ["bash", "-c", words],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return done.returncode, done.stdout + done.stderr
 

@@ -15,13 +15,24 @@ One work item is a row of pixels and a chunk of filter panels:
         staging tile -> residual, activation, layout -> y
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+
 from implicit_conv.kernels import schedule
+from implicit_conv.kernels.cpu.channel_lanes.layout import RegisterTile
 from implicit_conv.kernels.cpu.emit.chains import sum_in_chains
 from implicit_conv.kernels.cpu.emit.internals import ir
-from implicit_conv.kernels.cpu.emit.vector import BYTES, PIXELS_PER_BASE, Emitter, i64
-from implicit_conv.kernels.cpu.runtime.compiled.entry import fields
+from implicit_conv.kernels.cpu.emit.vector import (
+    BYTES,
+    PIXELS_PER_BASE,
+    Emitter,
+    Values,
+    i64,
+)
+from implicit_conv.kernels.cpu.runtime.compiled.entry import Blob, fields
 from implicit_conv.kernels.cpu.runtime.compiled.part import LIMITS, declare
-from implicit_conv.kernels.cpu.runtime.compiled.source import emitted
+from implicit_conv.kernels.cpu.runtime.compiled.source import Source, emitted
 from implicit_conv.kernels.cpu.runtime.table import CHANNEL_LANES
 from implicit_conv.kernels.cpu.tile import storage
 from implicit_conv.kernels.cpu.tile.compiled import convert
@@ -29,6 +40,7 @@ from implicit_conv.kernels.cpu.tile.compiled.epilogue import store_tile
 from implicit_conv.kernels.cpu.tile.compiled.load import load_tile
 from implicit_conv.kernels.cpu.tile.compiled.transpose import exchange
 from implicit_conv.kernels.cpu.tile.compiled.work import bounds, operator
+from implicit_conv.kernels.geometry import Place
 from implicit_conv.kernels.schedule import CHAIN
 
 # Addresses of the first pixel, of the first filter, of their initial sums and of their output; byte
@@ -44,7 +56,7 @@ sum_windows = declare(
 AHEAD_BYTES = 512  # bytes of a row that are prefetched ahead: hardware follows fewer rows
 
 
-def emit(tile, e, at):
+def emit(tile: RegisterTile, e: Emitter, at: dict[str, ir.Value]) -> None:
     """Emit the register tiles along a row.
 
     A tile that would reach beyond the last pixel begins earlier, and writes only the new sums.
@@ -64,13 +76,13 @@ def emit(tile, e, at):
     rest = builder.and_(at["elements"], i64(e.lanes - 1))
     whole, mask = builder.sub(at["elements"], rest), e.below(rest)
 
-    def register_tile(first, _):
+    def register_tile(first: ir.Value, _: object) -> list[ir.Value]:
         late = builder.icmp_signed("<", at["last"], first)
         begin = builder.select(late, at["last"], first)
         pixel_bases = _bases(e, e.at(x, builder.mul(begin, at["x_pixel"])), at["x_pixel"], pixels)
         bases = [*pixel_bases, *_bases(e, w, at["w_filter"], filters)]
 
-        def vector(carried, mask=None):
+        def vector(carried: Values, mask: ir.Value | None = None) -> list[ir.Value]:
             """The products of a vector of channels of each pixel and filter."""
             moving = [e.opaque(base) for base in carried[: len(bases)]]
             rows = [
@@ -87,7 +99,7 @@ def emit(tile, e, at):
             step = e.lanes * storage.SIZES[dtype]
             return [*(e.at(base, step) for base in moving), *total]
 
-        def vectors(_, count, carried):
+        def vectors(_: object, count: ir.Value, carried: Values) -> list[ir.Value]:
             return e.loop(count, e.lanes, carried, lambda _, carried: vector(carried))
 
         zeros = [e.constant(0.0)] * (pixels * filters)
@@ -113,21 +125,21 @@ def emit(tile, e, at):
     e.loop(at["pixels"], pixels, [], register_tile)
 
 
-def _bases(e, first, stride, count):
+def _bases(e: Emitter, first: ir.Value, stride: ir.Value, count: int) -> list[ir.Value]:
     """Base addresses of `count` rows with a stride in bytes; each serves PIXELS_PER_BASE rows."""
     return [
         e.at(first, e.builder.mul(stride, i64(row))) for row in range(0, count, PIXELS_PER_BASE)
     ]
 
 
-def _rows(e, bases, stride, count):
+def _rows(e: Emitter, bases: Values, stride: ir.Value, count: int) -> Iterator[ir.Value]:
     """The addresses of all rows, from their base addresses."""
     for row in range(count):
         base, further = divmod(row, PIXELS_PER_BASE)
         yield e.at(bases[base], e.builder.mul(stride, i64(further)))
 
 
-def sums_of_lanes(e, rows):
+def sums_of_lanes(e: Emitter, rows: Values) -> ir.Value:
     """The sum of the lanes of each of `rows`: row i in lane i, repeated if there are fewer rows
     than lanes. The number of rows is a power of two.
     """
@@ -139,16 +151,18 @@ def sums_of_lanes(e, rows):
     return rows[0]
 
 
-def make_microkernel(tile, lanes, itemsize, fma):
+def make_microkernel(tile: RegisterTile, lanes: int, itemsize: int, fma: bool) -> Source:
     """The microkernel of a register tile."""
 
-    def emit_part(builder, at):
+    def emit_part(builder: ir.IRBuilder, at: dict[str, ir.Value]) -> None:
         emit(tile, Emitter(builder, lanes, itemsize, fma), at)
 
     return emitted(sum_windows, emit_part)
 
 
-def run_item(blob, group, origin, first_panel, end_panel, scratch):
+def run_item(
+    blob: Blob, group: int, origin: Place, first_panel: int, end_panel: int, scratch: int
+) -> None:
     """One work item: pixels of the row, and the panels first_panel .. end_panel - 1."""
     call, g = fields(blob).call, fields(blob).geometry
     n, p, q = origin
@@ -205,6 +219,6 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
             )
 
 
-def make_channel_lanes():
+def make_channel_lanes() -> Source:
     """The entry that convolves."""
     return operator(run_item)

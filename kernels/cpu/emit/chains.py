@@ -49,7 +49,7 @@ class Chains:
         above = e.either(full, lambda: self._carry(above, number, following), lambda: [above])[0]
         return (YES, above), [e.constant(0.0)] * self._count
 
-    def total(self, state: State, sums: Values) -> Values:
+    def total(self, state: State, sums: Values) -> list[ir.Value]:
         """The sums of all chains, of which `sums` are the last."""
         e, builder = self._e, self._e.builder
         held, above = state

@@ -15,7 +15,12 @@ this harmless) the error of q is 0.04 and that of M 0.15 units of 2^-24. The err
 the largest over every float32 of either sign from 2^-8 to 130.
 """
 
+from __future__ import annotations
+
 import math
+from collections.abc import Callable, Sequence
+
+from implicit_conv.kernels.cpu.emit.vector import Emitter, Value
 
 LN2 = 355 / 512, -2.1219444e-4  # two parts of ln 2; n times the first is exact without an FMA too
 SHIFT = 1.5 * 2**23  # added to a float32, it leaves an integer in the last bits of the sum
@@ -29,17 +34,17 @@ TANH_ONE = -40.0  # tanh(20) is 1
 GELU_END = 14.5  # a e^(-a^2 / 2) M(a) is below half the smallest float32 from here on
 
 
-def sigmoid(e, x):
+def sigmoid(e: Emitter, x: Value) -> Value:
     """1 / (1 + e^-x), with an error of at most 2.4 units in the last place."""
     return _share(e, x, lambda q, _: e.builder.fadd(q, e.constant(1)), e.constant(1))
 
 
-def silu(e, x):
+def silu(e: Emitter, x: Value) -> Value:
     """x sigmoid(x), with an error of at most 3 units in the last place."""
     return _share(e, x, lambda q, z: e.multiply_add(z, q, z), x)
 
 
-def tanh(e, x):
+def tanh(e: Emitter, x: Value) -> Value:
     """tanh(x), with an error of at most 2.5 units in the last place."""
     builder = e.builder
     z = builder.fmul(_minus_size(e, x), e.constant(2))
@@ -52,7 +57,7 @@ def tanh(e, x):
     return builder.bitcast(builder.or_(size, sign), e.vector)
 
 
-def gelu(e, x):
+def gelu(e: Emitter, x: Value) -> Value:
     """x erfc(-x / sqrt 2) / 2, with an error of at most 6.4 units in the last place, or 8 without
     an FMA; the largest errors are in the tail.
 
@@ -75,7 +80,7 @@ def gelu(e, x):
     return e.multiply_add(part, e.constant(-(2.0**-FAR)), above)
 
 
-def _share(e, x, below, above):
+def _share(e: Emitter, x: Value, below: Callable[..., Value], above: Value) -> Value:
     """2^n below(q, -|x|) where x < 0, else `above`, divided by 1 + e^-|x| = 1 + 2^n (1 + q)."""
     builder = e.builder
     z = e.at_least(_minus_size(e, x), e.constant(SMALLEST))
@@ -88,7 +93,7 @@ def _share(e, x, below, above):
     return builder.select(negative, small, quotient)
 
 
-def _expm1(e, z, tail=None):
+def _expm1(e: Emitter, z: Value, tail: Value | None = None) -> tuple[Value, Value]:
     """(q, n) of e^(z + tail) = 2^n (1 + q), for -200 < z <= 0; `tail` is much smaller than z."""
     builder = e.builder
     shift = e.constant(SHIFT)
@@ -103,7 +108,7 @@ def _expm1(e, z, tail=None):
     return q, builder.sub(_bits(e, shifted), _bits(e, shift))
 
 
-def _polynomial(e, coefficients, x):
+def _polynomial(e: Emitter, coefficients: Sequence[float], x: Value) -> Value:
     """The polynomial with these coefficients of x^0, x^1, ..., by Horner's rule."""
     *rest, value = (e.constant(coefficient) for coefficient in coefficients)
     for coefficient in reversed(rest):
@@ -111,17 +116,17 @@ def _polynomial(e, coefficients, x):
     return value
 
 
-def _power_of_two(e, n, more=0):
+def _power_of_two(e: Emitter, n: Value, more: int = 0) -> Value:
     """2^(n + more) as a float32, for -127 < n + more < 128."""
     exponent = e.builder.add(n, e.word(127 + more))
     return e.builder.bitcast(e.builder.shl(exponent, e.word(23)), e.vector)
 
 
-def _minus_size(e, x):
+def _minus_size(e: Emitter, x: Value) -> Value:
     """-|x|."""
     return e.builder.bitcast(e.builder.or_(_bits(e, x), e.word(SIGN)), e.vector)
 
 
-def _bits(e, x):
+def _bits(e: Emitter, x: Value) -> Value:
     """The bits of floats as 32-bit integers."""
     return e.builder.bitcast(x, e.words)

@@ -4,28 +4,32 @@ kernel.
 Strides are in bytes and may be zero or negative. Copies of elements move bits, whatever their type.
 """
 
+from __future__ import annotations
+
 import functools
+from collections.abc import Callable
+from typing import Any
 
 from implicit_conv.kernels.cpu.emit import internals
 from implicit_conv.kernels.cpu.emit.internals import intrinsic, ir, types
-from implicit_conv.kernels.cpu.emit.vector import BYTES, I32, I64
+from implicit_conv.kernels.cpu.emit.vector import BYTES, I32, I64, Intrinsic, Values
 
 INT = types.int64
 
 
-def _intrinsic(result, parameters, emit):
+def _intrinsic(result: Any, parameters: list[Any], emit: Callable[..., Any]) -> Intrinsic:
     """What @intrinsic wants: a signature, and code from `emit(builder, *values)`, which returns the
     value or None.
     """
 
-    def codegen(context, builder, signature, args):
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
         value = emit(builder, *args)
         return context.get_dummy_value() if value is None else value
 
     return result(*parameters), codegen
 
 
-def named(definition, *variant):
+def named(definition: Callable[..., Any], *variant: object) -> Any:
     """The intrinsic that `definition` defines, with the variant in its name: see `cache.kernel`."""
     definition.__name__ += "".join(f"_{part}" for part in variant)
     definition.__qualname__ = definition.__name__
@@ -33,40 +37,40 @@ def named(definition, *variant):
 
 
 @intrinsic
-def read(typingctx, address):
+def read(typingctx: Any, address: Any) -> Intrinsic:
     """The int64 at `address`."""
 
-    def emit(builder, address):
+    def emit(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
         return builder.load(builder.inttoptr(address, I64.as_pointer()))
 
     return _intrinsic(INT, [INT], emit)
 
 
 @intrinsic
-def write(typingctx, address, value):
+def write(typingctx: Any, address: Any, value: Any) -> Intrinsic:
     """Store an int64 at `address`."""
 
-    def emit(builder, address, value):
+    def emit(builder: ir.IRBuilder, address: ir.Value, value: ir.Value) -> None:
         builder.store(value, builder.inttoptr(address, I64.as_pointer()))
 
     return _intrinsic(types.void, [INT, INT], emit)
 
 
 @intrinsic
-def read_float(typingctx, address):
+def read_float(typingctx: Any, address: Any) -> Intrinsic:
     """The float64 at `address`."""
 
-    def emit(builder, address):
+    def emit(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
         return builder.load(builder.inttoptr(address, ir.DoubleType().as_pointer()))
 
     return _intrinsic(types.float64, [INT], emit)
 
 
 @intrinsic
-def fetch_add(typingctx, address, value):
+def fetch_add(typingctx: Any, address: Any, value: Any) -> Intrinsic:
     """Add to the int64 at `address`, atomically; returns the value before the addition."""
 
-    def emit(builder, address, value):
+    def emit(builder: ir.IRBuilder, address: ir.Value, value: ir.Value) -> ir.Value:
         pointer = builder.inttoptr(address, I64.as_pointer())
         return builder.atomic_rmw("add", pointer, value, "monotonic")
 
@@ -74,10 +78,12 @@ def fetch_add(typingctx, address, value):
 
 
 @intrinsic
-def copy(typingctx, destination, source, size):
+def copy(typingctx: Any, destination: Any, source: Any, size: Any) -> Intrinsic:
     """memcpy of `size` bytes; the two must not overlap."""
 
-    def emit(builder, destination, source, size):
+    def emit(
+        builder: ir.IRBuilder, destination: ir.Value, source: ir.Value, size: ir.Value
+    ) -> None:
         pointers = [builder.inttoptr(address, BYTES) for address in (destination, source)]
         internals.raw_memcpy(builder, *pointers, size, 1)
 
@@ -85,10 +91,12 @@ def copy(typingctx, destination, source, size):
 
 
 @intrinsic
-def copy_bits(typingctx, destination, source, mask):
+def copy_bits(typingctx: Any, destination: Any, source: Any, mask: Any) -> Intrinsic:
     """Copy the bits in `mask` of the 32-bit word at `source`; the others become zero."""
 
-    def emit(builder, destination, source, mask):
+    def emit(
+        builder: ir.IRBuilder, destination: ir.Value, source: ir.Value, mask: ir.Value
+    ) -> None:
         word = builder.load(builder.inttoptr(source, I32.as_pointer()))
         word.align = 1
         word = builder.and_(word, builder.trunc(mask, I32))
@@ -98,10 +106,10 @@ def copy_bits(typingctx, destination, source, mask):
 
 
 @intrinsic
-def prefetch(typingctx, address):
+def prefetch(typingctx: Any, address: Any) -> Intrinsic:
     """Prefetch the cache line at `address` into L2; the address need not be valid."""
 
-    def emit(builder, address):
+    def emit(builder: ir.IRBuilder, address: ir.Value) -> None:
         kind = ir.FunctionType(ir.VoidType(), [BYTES, *[ir.IntType(32)] * 3])
         function = internals.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
         flags = [ir.Constant(ir.IntType(32), value) for value in (0, 2, 1)]
@@ -111,10 +119,10 @@ def prefetch(typingctx, address):
 
 
 @intrinsic
-def zero(typingctx, destination, size):
+def zero(typingctx: Any, destination: Any, size: Any) -> Intrinsic:
     """Fill `size` bytes with zero."""
 
-    def emit(builder, destination, size):
+    def emit(builder: ir.IRBuilder, destination: ir.Value, size: ir.Value) -> None:
         pointer = builder.inttoptr(destination, BYTES)
         internals.memset(builder, pointer, size, 0)
 
@@ -122,12 +130,12 @@ def zero(typingctx, destination, size):
 
 
 @intrinsic
-def stack(typingctx, size):
+def stack(typingctx: Any, size: Any) -> Intrinsic:
     """Address of `size` bytes, a constant, on the stack until the calling function returns."""
     if not isinstance(size, types.IntegerLiteral):
         raise internals.RequireLiteralValue("stack: size must be a constant")
 
-    def emit(builder, _):
+    def emit(builder: ir.IRBuilder, _: object) -> ir.Value:
         with builder.goto_entry_block():
             room = builder.alloca(ir.ArrayType(ir.IntType(8), size.literal_value))
         room.align = 64
@@ -137,12 +145,12 @@ def stack(typingctx, size):
 
 
 @functools.cache
-def copy_bytes(size):
+def copy_bytes(size: int) -> Any:
     """An intrinsic (destination, source): copy `size` bytes, unaligned addresses allowed."""
     kind = ir.IntType(8 * size) if size <= I64.width // 8 else ir.VectorType(I64, size // 8)
 
-    def copy_fixed(typingctx, destination, source):
-        def emit(builder, destination, source):
+    def copy_fixed(typingctx: Any, destination: Any, source: Any) -> Intrinsic:
+        def emit(builder: ir.IRBuilder, destination: ir.Value, source: ir.Value) -> None:
             value = builder.load(builder.inttoptr(source, kind.as_pointer()))
             value.align = 1
             builder.store(value, builder.inttoptr(destination, kind.as_pointer())).align = 1

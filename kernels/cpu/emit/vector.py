@@ -7,6 +7,7 @@ the FMA peak are therefore emitted as explicit ``<lanes x T>`` operations.
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from implicit_conv.kernels.cpu.emit import internals, masks
 from implicit_conv.kernels.cpu.emit.internals import ir
@@ -22,7 +23,10 @@ SUFFIX = {4: "f32", 8: "f64"}  # in the names of LLVM's intrinsics, by bytes
 ARM = ("aarch64", "arm64")  # how LLVM's triples for 64-bit Arm begin
 PIXELS_PER_BASE = 3  # pixels that one base register addresses, with the scales 1 and 2 of x86
 
+Value = ir.Value
+Builder = ir.IRBuilder
 Values = Sequence[ir.Value]
+Intrinsic = tuple[Any, Callable[..., Any]]  # a signature of Numba's, and what emits code
 
 
 def i64(value: int) -> ir.Value:

@@ -14,15 +14,20 @@ One work item is a load tile and a chunk of channels:
 Filters are packed as ``[channel][tap]``, row by row.
 """
 
+from __future__ import annotations
+
+from typing import Any
+
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.emit.chains import sum_in_chains
 from implicit_conv.kernels.cpu.emit.internals import ir
-from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, i64
-from implicit_conv.kernels.cpu.planes.layout import PLANE_ROWS, plane_pass_rows
-from implicit_conv.kernels.cpu.runtime.compiled.entry import fields, next_item
+from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, Values, i64
+from implicit_conv.kernels.cpu.planes.layout import PLANE_ROWS, PlaneFilter, plane_pass_rows
+from implicit_conv.kernels.cpu.runtime.call import Call
+from implicit_conv.kernels.cpu.runtime.compiled.entry import Blob, fields, next_item
 from implicit_conv.kernels.cpu.runtime.compiled.part import LIMITS, declare
-from implicit_conv.kernels.cpu.runtime.compiled.source import emitted, entry, translated
+from implicit_conv.kernels.cpu.runtime.compiled.source import Source, emitted, entry, translated
 from implicit_conv.kernels.cpu.runtime.table import PACK_BLOCK, PLANES
 from implicit_conv.kernels.cpu.tile import storage
 from implicit_conv.kernels.cpu.tile.compiled import convert
@@ -30,6 +35,8 @@ from implicit_conv.kernels.cpu.tile.compiled.epilogue import store_tile
 from implicit_conv.kernels.cpu.tile.compiled.filters import row_offset, taps_follow
 from implicit_conv.kernels.cpu.tile.compiled.plane_loads import load_plane, phase_bytes, write_loads
 from implicit_conv.kernels.cpu.tile.compiled.work import bounds, is_staged
+from implicit_conv.kernels.cpu.tile.storage import Format
+from implicit_conv.kernels.geometry import Geometry, Place
 from implicit_conv.kernels.schedule import CHAIN
 
 ADDRESSES = ("a", "w", "rows", "sum", "out")
@@ -41,7 +48,7 @@ sum_plane = declare(
 pack_planes = declare(PACK_BLOCK, "pack_planes", "blob first end panels")
 
 
-def emit(height, taps, e, at):
+def emit(height: int, taps: PlaneFilter, e: Emitter, at: dict[str, ir.Value]) -> None:
     """Emit `height` output rows of `columns` pixels.
 
     The row table holds, pass by pass, the byte offset from `a` of the first row of each row phase.
@@ -56,13 +63,13 @@ def emit(height, taps, e, at):
     start = e.broadcast(first)
     vector_bytes, row_bytes = e.lanes * e.itemsize, len(taps.columns) * e.itemsize
 
-    def add(sums, more):
+    def add(sums: list[ir.Value], more: list[ir.Value] | None) -> list[ir.Value]:
         """The sums of two lists, of which the second may be missing."""
         return (
             sums if more is None else [builder.fadd(*pair) for pair in zip(sums, more, strict=True)]
         )
 
-    def shifted(row, shift):
+    def shifted(row: ir.Value, shift: int) -> ir.Value:
         """A vector of the pixels from `shift` on."""
         index, lane = divmod(shift, e.lanes)
         row = e.at(row, index * vector_bytes)
@@ -73,11 +80,11 @@ def emit(height, taps, e, at):
         lanes = ir.Constant(e.words, list(range(lane, lane + e.lanes)))
         return builder.shuffle_vector(pixels, following, lanes)
 
-    def vector(column, _):
+    def vector(column: ir.Value, _: object) -> list[ir.Value]:
         offset = builder.mul(column, i64(e.itemsize))
         source, target = e.at(a, offset), e.at(out, offset)
 
-        def one_pass(index, total, rows):
+        def one_pass(index: ir.Value, total: Values, rows: Any) -> list[ir.Value]:
             total, before = list(total), None
             entries = e.at(table, builder.mul(index, i64(8 * taps.row_phases)))
             offsets = [e.pointer(e.at(entries, 8 * a), I64) for a in range(taps.row_phases)]
@@ -100,8 +107,8 @@ def emit(height, taps, e, at):
                         total[p] = e.multiply_add(value, weights[r], total[p])
             return add(total, before)
 
-        def passes(first, count, total):
-            def full(i, total):
+        def passes(first: ir.Value, count: ir.Value, total: Values) -> list[ir.Value]:
+            def full(i: ir.Value, total: Values) -> list[ir.Value]:
                 return one_pass(builder.add(first, i), total, taps.rows)
 
             return e.loop(count, 1, total, full)
@@ -124,7 +131,9 @@ def emit(height, taps, e, at):
     e.loop(at["columns"], e.lanes, [], vector)
 
 
-def buffered_rows(rows, height, stride):
+def buffered_rows(
+    rows: Any, height: int, stride: int
+) -> list[tuple[tuple[int, int, int], list[tuple[int, int]]]]:
     """((image row, row phase, buffered row), [(output row, filter row)]) of all rows that `height`
     output rows read, in the order of the image.
     """
@@ -135,22 +144,24 @@ def buffered_rows(rows, height, stride):
     return sorted(met.items())
 
 
-def make_microkernel(height, taps, lanes, itemsize, fma):
+def make_microkernel(
+    height: int, taps: PlaneFilter, lanes: int, itemsize: int, fma: bool
+) -> Source:
     """The microkernel of `height` output rows."""
 
-    def emit_part(builder, at):
+    def emit_part(builder: ir.IRBuilder, at: dict[str, ir.Value]) -> None:
         emit(height, taps, Emitter(builder, lanes, itemsize, fma), at)
 
     return emitted(sum_plane, emit_part)
 
 
-def make_pack_planes(lanes, form):
+def make_pack_planes(lanes: int, form: Format) -> Source:
     """The part that packs filters whose elements have the formats `form`."""
     element_bytes = storage.SIZES[form.x]
     move = convert.make_move(form.x, form.buffer, lanes)
     move_element = convert.make_move_element(form.x, form.buffer)
 
-    def packed_planes(blob, first, end, panels):
+    def packed_planes(blob: Blob, first: int, end: int, panels: int) -> None:
         """Pack the filters of the channels first .. end - 1."""
         call, g = fields(blob).call, fields(blob).geometry
         taps, size = schedule.taps(g), element_bytes
@@ -172,7 +183,7 @@ def make_pack_planes(lanes, form):
     return translated(pack_planes, packed_planes)
 
 
-def write_rows(call, g, pitch, address):
+def write_rows(call: Call, g: Geometry, pitch: int, address: int) -> None:
     """Write the row table: for each pass and row phase, the byte offset of its first filter row."""
     together = plane_pass_rows(g)
     for first in range(0, schedule.filter_rows(g), together):
@@ -182,7 +193,7 @@ def write_rows(call, g, pitch, address):
             address += 8
 
 
-def run_item(blob, origin, first, end, panels, scratch):
+def run_item(blob: Blob, origin: Place, first: int, end: int, panels: int, scratch: int) -> None:
     """One work item: a load tile of one image and the channels first .. end - 1.
 
     Two buffers alternate, so that no row is read while it is still being written to L1.
@@ -247,7 +258,7 @@ def run_item(blob, origin, first, end, panels, scratch):
             )
 
 
-def planes(blob, thread):
+def planes(blob: Blob, thread: int) -> None:
     """The launchable operator: items are (load tile, chunk of channels)."""
     call, g = fields(blob).call, fields(blob).geometry
     scratch = call.scratch.address + thread * call.scratch.bytes
@@ -267,7 +278,7 @@ def planes(blob, thread):
         item = next_item(blob, thread)
 
 
-def pack(blob, thread):
+def pack(blob: Blob, thread: int) -> None:
     """The launchable packer: items are channels."""
     call = fields(blob).call
     item = next_item(blob, thread)
@@ -276,11 +287,11 @@ def pack(blob, thread):
         item = next_item(blob, thread)
 
 
-def make_planes():
+def make_planes() -> Source:
     """The entry that convolves."""
     return entry(planes)
 
 
-def make_pack():
+def make_pack() -> Source:
     """The entry that packs a filter."""
     return entry(pack)

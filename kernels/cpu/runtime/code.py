@@ -71,7 +71,7 @@ class Code(NamedTuple):
         """What the maker returns; this imports its module."""
         module, function = self.maker.split(":")
         made = getattr(importlib.import_module(module, PACKAGE), function)
-        return made(*self.arguments)  # type: ignore[no-any-return]
+        return made(*self.arguments)
 
     @property
     def title(self) -> str:
@@ -232,4 +232,4 @@ def python_code(maker: str, *arguments: Any) -> Callable[..., Any]:
         return python_function(wanted.make())
     method = Method(wanted.title.encode(), wanted.address(), METH_FASTCALL, None)
     _methods.append(method)
-    return new_function(method, None, None)  # type: ignore[no-any-return]
+    return new_function(method, None, None)

@@ -1,5 +1,7 @@
 """The kernel table: the addresses of an operator's parts, which compiled code calls by slot."""
 
+from __future__ import annotations
+
 from implicit_conv.kernels.geometry import ACTIVATIONS
 
 # Slots of the parts; those with [indices] are the first of an array of slots. The GEMM's
@@ -39,18 +41,18 @@ FINISH = STORE_SUMS + 1  # [scale][activation][residual]: parts that finish sums
 SLOTS = FINISH + SCALES * 2 * ACTIVATIONS
 
 
-def microkernel_slot(vectors, groups, inner):
+def microkernel_slot(vectors: int, groups: int, inner: int) -> int:
     """Slot of the GEMM's microkernel of a register tile."""
     return ((vectors - 1) * HEIGHTS + groups) * HEIGHTS + inner
 
 
-def pixel_lanes_slot(filters, rows):
+def pixel_lanes_slot(filters: int, rows: int) -> int:
     """Slot of the microkernel of filters x output rows whose lanes are pixels; `rows` is 0 for the
     tail of a long row.
     """
     return PIXEL_LANES + rows * HEIGHTS + filters
 
 
-def transpose_slot(way, step, edge):
+def transpose_slot(way: int, step: int, edge: int) -> int:
     """Slot of the transpose that keeps every step-th column; `edge` for a partial block."""
     return way + 2 * (step - 1) + edge

@@ -17,14 +17,17 @@ Every thread packs a small filter for itself. One work item is a load tile and a
 Filters are packed as ``[block][c][tap][filter]``; the filters of a block are rounded up to vectors.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.depthwise.compiled.microkernel import sum_channels
 from implicit_conv.kernels.cpu.emit import memory
-from implicit_conv.kernels.cpu.runtime.compiled.entry import fields, next_item
+from implicit_conv.kernels.cpu.runtime.call import Call
+from implicit_conv.kernels.cpu.runtime.compiled.entry import Blob, fields, next_item
 from implicit_conv.kernels.cpu.runtime.compiled.part import declare
-from implicit_conv.kernels.cpu.runtime.compiled.source import entry, translated
+from implicit_conv.kernels.cpu.runtime.compiled.source import Source, entry, translated
 from implicit_conv.kernels.cpu.runtime.table import (
     DEPTHWISE,
     DEPTHWISE_ROW,
@@ -38,18 +41,19 @@ from implicit_conv.kernels.cpu.tile.compiled.filters import row_offset, taps_fol
 from implicit_conv.kernels.cpu.tile.compiled.load import load_tile
 from implicit_conv.kernels.cpu.tile.compiled.transpose import make_transpose_block
 from implicit_conv.kernels.cpu.tile.compiled.work import bounds
-from implicit_conv.kernels.geometry import ZEROS
+from implicit_conv.kernels.cpu.tile.storage import Format
+from implicit_conv.kernels.geometry import ZEROS, Geometry, Place
 
 pack_channels = declare(PACK_BLOCK, "pack_channels", "blob block panels")
 
 
-def make_pack_channels(lanes, form):
+def make_pack_channels(lanes: int, form: Format) -> Source:
     """The part that packs filters whose elements have the formats `form`."""
     element_bytes = storage.SIZES[form.w]
     transpose_block = make_transpose_block(TRANSPOSE_FILTERS, lanes)
     move_element = convert.make_move_element(form.w, form.panel)
 
-    def packed_channels(blob, block, panels):
+    def packed_channels(blob: Blob, block: int, panels: int) -> None:
         """Pack one block of filters; lanes past the last one are
         zero.
         """
@@ -100,7 +104,7 @@ class FilterRows(NamedTuple):
     h: int
 
 
-def rows_in_place(g, n, p):
+def rows_in_place(g: Geometry, n: int, p: int) -> FilterRows:
     """The filter rows that output row p of plane n reads from x in place."""
     t, t_end = schedule.valid_planes(g, n, 1)
     r, r_end = schedule.valid_rows(g, p, 1)
@@ -112,7 +116,7 @@ def rows_in_place(g, n, p):
     return FilterRows(t, t_end, r, r_end, d, h)
 
 
-def row_in_place(call, g, rows, t, r):
+def row_in_place(call: Call, g: Geometry, rows: FilterRows, t: int, r: int) -> int:
     """Byte offset of the row of x that filter row r of plane t reads, from that of the first."""
     down, below = t * g.dilation_d, r * g.dilation_h
     if g.padding_mode != ZEROS:
@@ -121,12 +125,14 @@ def row_in_place(call, g, rows, t, r):
     return down * call.x.d + below * call.x.h
 
 
-def row_count(rows):
+def row_count(rows: FilterRows) -> int:
     """The number of these filter rows."""
     return (rows.end_plane - rows.first_plane) * (rows.end - rows.first)
 
 
-def write_taps(call, g, pixel, w_tap, rows, address):
+def write_taps(
+    call: Call, g: Geometry, pixel: int, w_tap: int, rows: FilterRows, address: int
+) -> None:
     """Write two tap tables of the filter rows `rows`: all taps, column by column (so that the taps
     of neighbouring columns are contiguous), then the first tap of each row. Kernels that take a
     filter row of x in place need the second table alone.
@@ -153,14 +159,16 @@ def write_taps(call, g, pixel, w_tap, rows, address):
                     row_taps += 16
 
 
-def edge_table(g, table, index):
+def edge_table(g: Geometry, table: int, index: int) -> int:
     """Address of the tap table of a tile's output column number `index` among those whose windows
     meet padding that repeats pixels; these tables follow the two of `write_taps`.
     """
     return table + 16 * (schedule.filter_rows(g) + schedule.taps(g) * (index + 1))
 
 
-def write_edge_taps(call, g, w_tap, rows, columns, table):
+def write_edge_taps(
+    call: Call, g: Geometry, w_tap: int, rows: FilterRows, columns: Columns, table: int
+) -> None:
     """Write a tap table for each output column whose window meets padding that repeats pixels."""
     q, first, last, end = columns
     for index in range(first - q + end - last):
@@ -215,7 +223,7 @@ class Taps(NamedTuple):
     pixel: int  # bytes between the pixels that a microkernel reads
 
 
-def sum_tiles(call, span, taps, slot, a, out, tiles):
+def sum_tiles(call: Call, span: Span, taps: Taps, slot: int, a: int, out: int, tiles: int) -> None:
     """Contiguous register tiles, by the microkernel at `slot`."""
     sum_channels(
         call.kernels,
@@ -241,7 +249,9 @@ def sum_tiles(call, span, taps, slot, a, out, tiles):
     )
 
 
-def sum_pixels(call, g, span, taps, slot, a, out, count):
+def sum_pixels(
+    call: Call, g: Geometry, span: Span, taps: Taps, slot: int, a: int, out: int, count: int
+) -> None:
     """`count` neighbouring pixels of a row; the microkernel of h pixels is at `slot` + h."""
     done = 0
     while done < count:
@@ -252,14 +262,16 @@ def sum_pixels(call, g, span, taps, slot, a, out, count):
         done += tiles * pixels
 
 
-def inner_columns(g, q, end):
+def inner_columns(g: Geometry, q: int, end: int) -> tuple[int, int]:
     """(first, end) of the output columns among q .. end - 1 whose windows meet no padding."""
     first = min(end, max(q, schedule.ceil_div(g.pad_w, g.stride_w)))
     last = g.W - 1 - (g.S - 1) * g.dilation_w + g.pad_w  # input column of tap 0, unpadded
     return first, max(first, min(end, last // g.stride_w + 1))
 
 
-def sum_row_in_pieces(call, g, span, rows, a, q, out):
+def sum_row_in_pieces(
+    call: Call, g: Geometry, span: Span, rows: int, a: int, q: int, out: int
+) -> None:
     """One output row, one filter row per step: precomputed segments of columns, whose register
     tiles have microkernels of their own.
     """
@@ -276,7 +288,9 @@ def sum_row_in_pieces(call, g, span, rows, a, q, out):
         sum_tiles(call, span, taps, slot, a + column * step, out + column * span.out_pixel, count)
 
 
-def sum_row_in_place(call, g, span, rows, a, out, columns):
+def sum_row_in_place(
+    call: Call, g: Geometry, span: Span, rows: int, a: int, out: int, columns: Columns
+) -> None:
     """The output columns of a row, read from x in place; taps that meet padding are
     skipped, or read the pixels that it repeats.
 
@@ -302,7 +316,7 @@ def sum_row_in_place(call, g, span, rows, a, out, columns):
     sum_pixels(call, g, span, taps, DEPTHWISE, at, to, last - first)
 
 
-def run_item(blob, origin, block, panels, scratch):
+def run_item(blob: Blob, origin: Place, block: int, panels: int, scratch: int) -> None:
     """One work item: a load tile, a block of channels, and the filters of these channels."""
     call, g = fields(blob).call, fields(blob).geometry
     n, p, q = origin
@@ -393,7 +407,7 @@ def run_item(blob, origin, block, panels, scratch):
         )
 
 
-def depthwise(blob, thread):
+def depthwise(blob: Blob, thread: int) -> None:
     """The launchable operator: items are (load tile, channel block)."""
     call, g = fields(blob).call, fields(blob).geometry
     scratch = call.scratch.address + thread * call.scratch.bytes
@@ -409,7 +423,7 @@ def depthwise(blob, thread):
         item = next_item(blob, thread)
 
 
-def pack(blob, thread):
+def pack(blob: Blob, thread: int) -> None:
     """The launchable packer: items are channel blocks."""
     call = fields(blob).call
     item = next_item(blob, thread)
@@ -418,11 +432,11 @@ def pack(blob, thread):
         item = next_item(blob, thread)
 
 
-def make_depthwise():
+def make_depthwise() -> Source:
     """The entry that convolves."""
     return entry(depthwise)
 
 
-def make_pack():
+def make_pack() -> Source:
     """The entry that packs a filter."""
     return entry(pack)

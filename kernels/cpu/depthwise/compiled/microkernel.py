@@ -13,7 +13,10 @@ The taps of a filter row share the pixels that they read, so each pixel is loade
 16 bits are widened when they are loaded, and sums are rounded once, when they are stored.
 """
 
-from typing import NamedTuple
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 from implicit_conv.kernels.cpu.depthwise.layout import Variant
 from implicit_conv.kernels.cpu.emit.chains import sum_in_chains
@@ -23,13 +26,15 @@ from implicit_conv.kernels.cpu.emit.vector import (
     I64,
     PIXELS_PER_BASE,
     Emitter,
+    Values,
     i64,
 )
 from implicit_conv.kernels.cpu.runtime.compiled.part import LIMITS, declare
-from implicit_conv.kernels.cpu.runtime.compiled.source import emitted
+from implicit_conv.kernels.cpu.runtime.compiled.source import Source, emitted
 from implicit_conv.kernels.cpu.runtime.table import DEPTHWISE
 from implicit_conv.kernels.cpu.tile import storage
 from implicit_conv.kernels.cpu.tile.compiled import convert
+from implicit_conv.kernels.cpu.tile.storage import Stored
 
 TAP_BYTES = 16  # of an entry of the tap table: two 64-bit offsets
 
@@ -60,12 +65,12 @@ class Kernel(NamedTuple):
     pointers: dict[str, ir.Value]  # the address arguments, as byte pointers
     base_step: ir.Value  # bytes between pixels that base registers address
 
-    def stored(self, offset, dtype):
+    def stored(self, offset: ir.Value, dtype: Stored) -> ir.Value:
         """A byte offset among sums, converted to one among elements stored as `dtype`."""
         return self.e.builder.udiv(offset, i64(self.e.itemsize // storage.SIZES[dtype]))
 
 
-def emit(variant, e, at):
+def emit(variant: Variant, e: Emitter, at: dict[str, ir.Value]) -> None:
     """Emit the sums of `tiles` times `pixels` neighbouring pixels, for `vectors` vectors of
     filters; a vector holds the filters of whole groups.
 
@@ -80,14 +85,14 @@ def emit(variant, e, at):
     a_tile = builder.mul(at["a_pixel"], i64(variant.reads))
     out_tile = builder.mul(at["out_pixel"], i64(variant.pixels))
 
-    def tile(_, carried):
+    def tile(_: object, carried: Values) -> list[ir.Value]:
         e.loop(at["vectors"], 1, [], lambda index, _: emit_vector(kernel, index, *carried))
         return [e.at(carried[0], a_tile), e.at(carried[1], out_tile)]
 
     e.loop(at["tiles"], 1, [pointers["a"], pointers["out"]], tile)
 
 
-def emit_vector(kernel, index, a, out):
+def emit_vector(kernel: Kernel, index: ir.Value, a: ir.Value, out: ir.Value) -> list[ir.Value]:
     """The register tile of one vector of filters; `a` and `out` belong to its first pixel."""
     variant, e, at, *_ = kernel
     builder, (group_channels, group_filters) = e.builder, variant.group
@@ -106,13 +111,15 @@ def emit_vector(kernel, index, a, out):
     return []
 
 
-def emit_taps(kernel, activations, filters, total):
+def emit_taps(
+    kernel: Kernel, activations: ir.Value, filters: ir.Value, total: Values
+) -> list[ir.Value]:
     """`total` plus the products of every entry of the tap table; one sum for each pixel."""
     variant, e, at, *_ = kernel
     builder, taps = e.builder, kernel.pointers["taps"]
     add = _add_row if variant.row else _add_tap
 
-    def entry_of_table(index, total):
+    def entry_of_table(index: ir.Value, total: Values) -> Values:
         entry = e.at(taps, builder.mul(index, i64(TAP_BYTES)))
         source = e.at(activations, builder.load(e.pointer(entry, I64)))
         place = e.at(filters, builder.load(e.pointer(e.at(entry, 8), I64)))
@@ -122,7 +129,7 @@ def emit_taps(kernel, activations, filters, total):
             place = e.at(place, at["w_channel"])
         return total
 
-    def entries(first, count, total):
+    def entries(first: ir.Value, count: ir.Value, total: Values) -> list[ir.Value]:
         return e.loop(
             count, 1, total, lambda i, total: entry_of_table(builder.add(first, i), total)
         )
@@ -132,12 +139,12 @@ def emit_taps(kernel, activations, filters, total):
     return entries(i64(0), at["tap_count"], total)
 
 
-def emit_store(kernel, total, out, offset):
+def emit_store(kernel: Kernel, total: Values, out: ir.Value, offset: ir.Value) -> None:
     """Store the sums of one vector, `offset` bytes among sums from the first, as sums or as y."""
     variant, e, at, limits, *_ = kernel
     builder = e.builder
 
-    def store(dtype):
+    def store(dtype: Stored) -> None:
         target = e.at(out, kernel.stored(offset, dtype))
         for p, value in enumerate(total):
             address = e.at(target, builder.mul(at["out_pixel"], i64(p)))
@@ -153,7 +160,7 @@ def emit_store(kernel, total, out, offset):
             store(variant.sum_type)
 
 
-def _neighbours(kernel, source, count, c):
+def _neighbours(kernel: Kernel, source: ir.Value, count: int, c: int) -> Iterator[ir.Value]:
     """The vectors of `count` pixels; all lanes of a group hold its channel c."""
     variant, e, at, *_ = kernel
     for p in range(count):
@@ -164,7 +171,9 @@ def _neighbours(kernel, source, count, c):
         yield value if variant.group == (1, 1) else e.repeat_lanes(value, *variant.group, c)
 
 
-def _add_tap(kernel, source, filters, total, c):
+def _add_tap(
+    kernel: Kernel, source: ir.Value, filters: ir.Value, total: Values, c: int
+) -> list[ir.Value]:
     """`total` plus the products of one tap."""
     e = kernel.e
     weight = e.load(filters)
@@ -172,7 +181,9 @@ def _add_tap(kernel, source, filters, total, c):
     return [e.multiply_add(v, weight, t) for v, t in zip(values, total, strict=True)]
 
 
-def _add_row(kernel, source, filters, total, c):
+def _add_row(
+    kernel: Any, source: ir.Value, filters: ir.Value, total: Values, c: int
+) -> list[ir.Value]:
     """`total` plus the products of a filter row, as many taps at a time as registers can hold the
     weights of, next to the sums.
     """
@@ -192,7 +203,7 @@ def _add_row(kernel, source, filters, total, c):
     return total
 
 
-def _span_pixels(kernel, source, first, end, c):
+def _span_pixels(kernel: Any, source: ir.Value, first: int, end: int, c: int) -> Iterator[ir.Value]:
     """(index, vectors) of the pixels first .. end - 1 of the span of a filter row, without padding
     of zeros.
     """
@@ -202,7 +213,7 @@ def _span_pixels(kernel, source, first, end, c):
     begin, stop = max(first, row.before), min(end, last)
     padding = [*range(row.before), *range(last, last + row.after)] if row.sources else []
 
-    def repeated(indices):
+    def repeated(indices: Iterable[int]) -> Iterator[tuple[int, ir.Value]]:
         for i, (pixel, turns) in zip(padding, row.sources, strict=True):
             if i in indices:
                 place = e.at(source, builder.mul(at["a_pixel"], i64(pixel)))
@@ -215,10 +226,10 @@ def _span_pixels(kernel, source, first, end, c):
     yield from repeated(range(max(stop, begin), end))
 
 
-def make_microkernel(variant, lanes, fma):
+def make_microkernel(variant: Variant, lanes: int, fma: bool) -> Source:
     """The microkernel of a variant."""
 
-    def emit_part(builder, at):
+    def emit_part(builder: ir.IRBuilder, at: dict[str, ir.Value]) -> None:
         emit(variant, convert.emitter(builder, lanes, variant.sum_type, fma), at)
 
     return emitted(sum_channels, emit_part)

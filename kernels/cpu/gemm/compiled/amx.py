@@ -15,20 +15,23 @@ that runs are multiples of 16 pairs. Every thread has a tile configuration of it
 loads the configuration that it needs.
 """
 
+from __future__ import annotations
+
 import functools
 import itertools
+from collections.abc import Callable, Iterator
 
 from implicit_conv.kernels.cpu.emit import internals
 from implicit_conv.kernels.cpu.emit.internals import ir
-from implicit_conv.kernels.cpu.emit.vector import BYTES, I8, I64, VOID, Emitter, i64
+from implicit_conv.kernels.cpu.emit.vector import BYTES, I8, I64, VOID, Emitter, Values, i64
 from implicit_conv.kernels.cpu.gemm.compiled.microkernel import (
     emit_stores,
     for_each_tile,
     multiply_tile,
     pixel_address,
 )
-from implicit_conv.kernels.cpu.gemm.layout import RUN_BYTES
-from implicit_conv.kernels.cpu.runtime.compiled.source import emitted
+from implicit_conv.kernels.cpu.gemm.layout import RUN_BYTES, RegisterTile
+from implicit_conv.kernels.cpu.runtime.compiled.source import Source, emitted
 
 ROWS = 16  # rows of a tile, at most: pixels of A and of the sums, pairs of B
 ROW_BYTES = 64  # bytes of a row of a tile: pairs of A, filters of B and of the sums
@@ -40,43 +43,43 @@ CONFIG_BYTES = 64  # palette 1 in byte 0, row bytes in 16-bit words from 16, row
 class Tiles:
     """The instructions on tile registers, each a method named by its mnemonic."""
 
-    def __init__(self, builder):
+    def __init__(self, builder: ir.IRBuilder) -> None:
         self._builder = builder
 
-    def ldtilecfg(self, address):
+    def ldtilecfg(self, address: ir.Value) -> None:
         """Give all tiles the shapes in the 64 bytes at `address`, and set them to zero."""
         self._call("ldtilecfg", address)
 
-    def tileloadd(self, tile, address, stride):
+    def tileloadd(self, tile: int, address: ir.Value, stride: ir.Value) -> None:
         """Load the rows of a tile from `address` on, with a stride in bytes."""
         self._call("tileloadd64", self._number(tile), address, stride)
 
-    def tilestored(self, tile, address, stride):
+    def tilestored(self, tile: int, address: ir.Value, stride: ir.Value) -> None:
         """Store the rows of a tile from `address` on, with a stride in bytes."""
         self._call("tilestored64", self._number(tile), address, stride)
 
-    def tdpbf16ps(self, sums, a, b):
+    def tdpbf16ps(self, sums: int, a: int, b: int) -> None:
         """sums[m, n] += a[m, 2k] * b[k, 2n] + a[m, 2k + 1] * b[k, 2n + 1], summed over k.
 
         Subnormals are treated as zeros.
         """
         self._call("tdpbf16ps", *(self._number(tile) for tile in (sums, a, b)))
 
-    def tilerelease(self):
+    def tilerelease(self) -> None:
         """Return to the state without tiles, which the operating system need not save."""
         self._call("tilerelease")
 
-    def _number(self, tile):
+    def _number(self, tile: int) -> ir.Value:
         return ir.Constant(I8, tile)
 
-    def _call(self, name, *arguments):
+    def _call(self, name: str, *arguments: ir.Value) -> None:
         kind = ir.FunctionType(VOID, [argument.type for argument in arguments])
         module = self._builder.module
         function = internals.get_or_insert_function(module, kind, f"llvm.x86.{name}")
         self._builder.call(function, arguments)
 
 
-def row_blocks(tile):
+def row_blocks(tile: RegisterTile) -> list[tuple[int, int, int]]:
     """(group, first pixel, pixels) of each block of at most ROWS pixels of `tile`."""
     parts = -(-tile.inner // ROWS)
     cuts = [part * tile.inner // parts for part in range(parts + 1)]
@@ -87,7 +90,7 @@ def row_blocks(tile):
     ]
 
 
-def config_of(blocks):
+def config_of(blocks: list[tuple[int, int, int]]) -> bytearray:
     """The tile configuration for two blocks at a time; all first blocks have one size, and all
     second blocks.
     """
@@ -100,7 +103,12 @@ def config_of(blocks):
     return config
 
 
-def emit(tile, instructions, builder, at):
+def emit(
+    tile: RegisterTile,
+    instructions: Callable[[ir.IRBuilder], Tiles],
+    builder: ir.IRBuilder,
+    at: dict[str, ir.Value],
+) -> None:
     """Emit the microkernel of `tile`; `at` maps the parameters of `multiply_tile` to values."""
     e = Emitter(builder, tile.lanes, tile.itemsize, tile.fma)
     tiles = instructions(builder)
@@ -114,21 +122,21 @@ def emit(tile, instructions, builder, at):
     room.align = ROW_BYTES
     room = builder.bitcast(room, BYTES)
 
-    def accumulators(pair):
+    def accumulators(pair: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
         """(tile, block in the pair, vector)."""
         return [(2 * j + v, j, v) for j in range(len(pair)) for v in range(tile.vectors)]
 
-    def multiply(at, pair):
+    def multiply(at: dict[str, ir.Value], pair: list[tuple[int, int, int]]) -> None:
         a, b = (builder.inttoptr(at[name], BYTES) for name in ("a", "b"))
         rows = [pixel_address(e, at, a, "a", g, p) for g, p, _ in pair]
 
-        def run(index, carried):
+        def run(index: ir.Value, carried: Values) -> list[ir.Value]:
             entry = e.at(builder.inttoptr(at["runs"], BYTES), builder.mul(index, i64(RUN_BYTES)))
             offset, length, before = (
                 builder.load(e.pointer(e.at(entry, 8 * word), I64)) for word in range(3)
             )
 
-            def step(i, carried):
+            def step(i: ir.Value, carried: Values) -> list[ir.Value]:
                 (panel,) = carried
                 moved = builder.add(offset, builder.mul(i, i64(tile.itemsize)))
                 for v in range(tile.vectors):
@@ -144,21 +152,21 @@ def emit(tile, instructions, builder, at):
 
         e.loop(at["run_count"], 1, [], run)
 
-    def finish(at, pair):
+    def finish(at: dict[str, ir.Value], pair: list[tuple[int, int, int]]) -> None:
         for sums, j, v in accumulators(pair):
             place = e.at(room, j * ROWS * panel_row + v * ROW_BYTES)
             tiles.tilestored(sums, place, i64(panel_row))
         pixels = [(g, p + i) for g, p, rows in pair for i in range(rows)]
         places = [j * ROWS + i for j, (_, _, rows) in enumerate(pair) for i in range(rows)]
 
-        def values():
+        def values() -> Iterator[ir.Value]:
             for place in places:
                 for v in range(tile.vectors):
                     yield e.load(e.at(room, place * panel_row + v * ROW_BYTES), ROW_BYTES)
 
         emit_stores(tile, e, at, pixels, values)
 
-    def register_tile(at):
+    def register_tile(at: dict[str, ir.Value]) -> None:
         c_in = builder.inttoptr(at["c_in"], BYTES)
         for first in range(0, len(blocks), 2):
             pair = blocks[first : first + 2]
@@ -172,6 +180,6 @@ def emit(tile, instructions, builder, at):
     tiles.tilerelease()
 
 
-def make_microkernel(tile):
+def make_microkernel(tile: RegisterTile) -> Source:
     """The microkernel of `tile`."""
     return emitted(multiply_tile, functools.partial(emit, tile, Tiles))

@@ -8,32 +8,42 @@ sums that makes up for it: minus the sums of x = 0. No tap may then be skipped, 
 reads padding.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
 from implicit_conv.kernels.cpu.emit import internals
 from implicit_conv.kernels.cpu.emit.internals import ir
-from implicit_conv.kernels.cpu.emit.vector import I32
+from implicit_conv.kernels.cpu.emit.vector import I32, Emitter
 from implicit_conv.kernels.cpu.tile import storage
+from implicit_conv.kernels.cpu.tile.storage import Stored
 
 SIGN_BITS = 0x80808080 - (1 << 32)  # the sign bits of four integers, as an int32
 
 
-def inverts(dots):
+def inverts(dots: tuple[Stored, Stored] | None) -> bool:
     """Whether the signs of x are inverted; `dots` are the formats of the channels of x and of w."""
     return dots is not None and storage.SIZES[dots[0]] == 1 and dots[0] == dots[1]
 
 
-def invert_signs(e, dots, x):
+def invert_signs(e: Any, dots: tuple[Stored, Stored] | None, x: ir.Value) -> ir.Value:
     """Words of x as `multiply_add` takes them: with inverted sign bits if `dots` need that."""
     return e.kept(e.builder.xor(x, e.constant(SIGN_BITS))) if inverts(dots) else x
 
 
-def broadcasts(e, dots, address, count, align):
+def broadcasts(
+    e: Emitter, dots: tuple[Stored, Stored] | None, address: ir.Value, count: int, align: int | None
+) -> Iterable[ir.Value]:
     """`count` contiguous elements of x, each in every lane, as `multiply_add` takes them."""
     if e.by_element and dots and storage.SIZES[dots[0]] == 2:
         return _broadcast_pairs(e, address, count, align)
     return [invert_signs(e, dots, x) for x in e.broadcasts(address, count, align)]
 
 
-def _broadcast_pairs(e, address, count, align):
+def _broadcast_pairs(
+    e: Emitter, address: ir.Value, count: int, align: int | None
+) -> Iterator[ir.Value]:
     """Pairs of bfloat16, each in every lane. As words, LLVM would not multiply by an element."""
     pairs = e.builder.load(e.pointer(address, ir.VectorType(internals.BFloat(), 2 * count)))
     pairs.align = align
@@ -42,7 +52,9 @@ def _broadcast_pairs(e, address, count, align):
         yield e.builder.bitcast(e.builder.shuffle_vector(pairs, pairs, places), e.vector)
 
 
-def multiply_add(e, dots, x, w, sums):
+def multiply_add(
+    e: Any, dots: tuple[Stored, Stored] | None, x: ir.Value, w: ir.Value, sums: ir.Value
+) -> ir.Value:
     """`sums` plus the products of an element of x and one of w, in every lane."""
     if dots is None:
         return e.multiply_add(x, w, sums)

@@ -14,6 +14,8 @@ One work item is a load tile (output planes x rows x columns) and a chunk of fil
             staging tile -> residual, activation, layout -> y
 """
 
+from __future__ import annotations
+
 import math
 from typing import NamedTuple
 
@@ -22,11 +24,14 @@ from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.gemm.compiled.microkernel import multiply_tile
 from implicit_conv.kernels.cpu.gemm.compiled.panels import pack_block, panel_start
 from implicit_conv.kernels.cpu.gemm.layout import RUN_BYTES, run_table_bytes
-from implicit_conv.kernels.cpu.runtime.compiled.entry import fields
+from implicit_conv.kernels.cpu.runtime.call import Call
+from implicit_conv.kernels.cpu.runtime.compiled.entry import Blob, fields
+from implicit_conv.kernels.cpu.runtime.compiled.source import Source
 from implicit_conv.kernels.cpu.runtime.table import microkernel_slot
 from implicit_conv.kernels.cpu.tile.compiled.epilogue import store_tile
 from implicit_conv.kernels.cpu.tile.compiled.load import load_tile
 from implicit_conv.kernels.cpu.tile.compiled.work import bounds, operator
+from implicit_conv.kernels.geometry import Geometry, Place
 
 
 class View(NamedTuple):
@@ -38,17 +43,17 @@ class View(NamedTuple):
     inner: int
 
 
-def at(view, outer, group, inner):
+def at(view: View, outer: int, group: int, inner: int) -> int:
     """Address of a pixel of `view`."""
     return view.address + outer * view.outer + group * view.group + inner * view.inner
 
 
-def row_in_place(call, g, j):
+def row_in_place(call: Call, g: Geometry, j: int) -> int:
     """Byte offset of the row of x that filter row j reads, from that of the first filter row."""
     return j // g.R * g.dilation_d * call.x.d + j % g.R * g.dilation_h * call.x.h
 
 
-def write_runs(call, g, channels, first, last, table):
+def write_runs(call: Call, g: Geometry, channels: int, first: int, last: int, table: int) -> None:
     """Write a run table for the filter columns first .. last - 1: the number of runs of a filter
     row, then (byte offset in A, elements, elements before it in the panel, number of its chain,
     runs to the end of that chain) of each run, filter row by filter row.
@@ -102,19 +107,21 @@ def write_runs(call, g, channels, first, last, table):
         memory.write(at + 32, runs_left)
 
 
-def table_bytes(call, g):
+def table_bytes(call: Call, g: Geometry) -> int:
     """Bytes of the run table of a segment."""
     return run_table_bytes(g, schedule.chain_parts(g.S * min(g.C, g.tile_c), call.chain))
 
 
-def has_chains(call, g, channels):
+def has_chains(call: Call, g: Geometry, channels: int) -> bool:
     """Whether the products of `channels` channels are added up in several chains."""
     elements = g.S * channels
     rows = schedule.chain_rows(elements, call.chain)
     return schedule.filter_rows(g) > rows or elements > call.chain
 
 
-def write_segments(call, g, channels, q, columns, table):
+def write_segments(
+    call: Call, g: Geometry, channels: int, q: int, columns: int, table: int
+) -> None:
     """A run table for each segment of the output columns q, q + 1, ... of a tile."""
     column = q
     while column < q + columns:
@@ -123,13 +130,13 @@ def write_segments(call, g, channels, q, columns, table):
         table += table_bytes(call, g)
 
 
-def view_in_roles(g, address, n, p, q):
+def view_in_roles(g: Geometry, address: int, n: int, p: int, q: int) -> View:
     """A view of pixels with the byte strides n, p and q of planes, rows and columns."""
     outer, group, inner = schedule.by_role(g, n, p, q)
     return View(address, outer, group, inner)
 
 
-def activations(call, g, origin, c, channels, buffer):
+def activations(call: Call, g: Geometry, origin: Place, c: int, channels: int, buffer: int) -> View:
     """A: the tile's pixels in the buffer, or in x itself."""
     if call.in_place:
         n, p, q = origin
@@ -168,7 +175,15 @@ class Product(NamedTuple):
     high: float
 
 
-def multiply(call, g, product, extent, rows, columns, table):
+def multiply(
+    call: Call,
+    g: Geometry,
+    product: Product,
+    extent: Place,
+    rows: Rows,
+    columns: tuple[int, int],
+    table: int,
+) -> None:
     """Consumer: every register tile of a load tile, for one panel and one channel block.
 
     `extent` counts the pixels along (outer, group, inner), and `columns` is (first output column,
@@ -186,7 +201,7 @@ def multiply(call, g, product, extent, rows, columns, table):
         table += table_bytes(call, g)
 
 
-def needed_rows(call, g, rows, first, count):
+def needed_rows(call: Call, g: Geometry, rows: Rows, first: int, count: int) -> tuple[int, int]:
     """(first, end) of the filter rows that a register tile multiplies: it has all `rows`, or if the
     group axis runs along them, `count` of them from `first` on.
     """
@@ -201,7 +216,9 @@ def needed_rows(call, g, rows, first, count):
     return rows.first_plane * g.R + r, (rows.end_plane - 1) * g.R + r_end
 
 
-def multiply_segment(call, g, product, extent, start, rows, table):
+def multiply_segment(
+    call: Call, g: Geometry, product: Product, extent: Place, start: int, rows: Rows, table: int
+) -> None:
     """The register tiles of the pixels from `start` on along the inner axis, which share a run
     table.
     """
@@ -243,7 +260,9 @@ def multiply_segment(call, g, product, extent, start, rows, table):
                 begin += tiles * pixels
 
 
-def run_item(blob, group, origin, first_panel, end_panel, scratch):
+def run_item(
+    blob: Blob, group: int, origin: Place, first_panel: int, end_panel: int, scratch: int
+) -> None:
     """One work item: a load tile and the panels first_panel .. end_panel - 1."""
     call, g = fields(blob).call, fields(blob).geometry
     n, p, q = origin
@@ -331,6 +350,6 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
                 )
 
 
-def make_fprop():
+def make_fprop() -> Source:
     """The entry that convolves; what depends on dtypes it calls through the kernel table."""
     return operator(run_item)

@@ -15,18 +15,30 @@ bits of a sum are therefore those that BFDOT gives (Arm Architecture Reference M
 FPCR.EBF = 0, as Linux starts processes).
 """
 
+from __future__ import annotations
+
 import functools
+from collections.abc import Sequence
+from typing import Any
 
 from implicit_conv.kernels.cpu.emit import internals, memory
 from implicit_conv.kernels.cpu.emit.internals import ir, types
-from implicit_conv.kernels.cpu.emit.vector import BYTES, I32, I64, Integers
+from implicit_conv.kernels.cpu.emit.vector import (
+    BYTES,
+    I32,
+    I64,
+    Emitter,
+    Integers,
+    Intrinsic,
+    Values,
+)
 
 LANES = 4  # of a vector of sums
 WORDS = 2  # words of a pixel or filter that one instruction multiplies
 WORD_BYTES = 4  # bytes of a word, which is a pair of channels
 
 
-def bfmmla(e, sums, x, w):
+def bfmmla(e: Emitter, sums: ir.Value, x: ir.Value, w: ir.Value) -> ir.Value:
     """Square `sums` plus the products of four channels of two pixels `x` and two filters `w`."""
     pairs = ir.VectorType(internals.BFloat(), 2 * LANES)
     kind = ir.FunctionType(e.vector, [e.vector, pairs, pairs])
@@ -34,7 +46,9 @@ def bfmmla(e, sums, x, w):
     return e.builder.call(function, [sums, *(e.builder.bitcast(value, pairs) for value in (x, w))])
 
 
-def multiply_add(e, places, align, filters, sums):
+def multiply_add(
+    e: Emitter, places: Values, align: int, filters: Sequence[Values], sums: Values
+) -> list[ir.Value]:
     """Squares `sums` plus the products of two words of each pixel and of each filter.
 
     `places` are the addresses of the words of the pixels, which are aligned to `align` bytes;
@@ -48,7 +62,7 @@ def multiply_add(e, places, align, filters, sums):
     return added
 
 
-def _join_words(e, places, align):
+def _join_words(e: Emitter, places: Values, align: int) -> ir.Value:
     """Two words of each of two pixels; of a single pixel, and zeros."""
     kind = ir.VectorType(I64, 1)
     values = []
@@ -59,7 +73,7 @@ def _join_words(e, places, align):
     return _shuffle(e, values[0], values[1], [0, 1])
 
 
-def exchange(e, sums, vectors):
+def exchange(e: Emitter, sums: Values, vectors: int) -> list[ir.Value]:
     """Rows of sums as squares, or squares as rows; `vectors` of them belong to a pixel.
 
     The last one of an odd number of pixels is completed by a row of zeros.
@@ -74,37 +88,37 @@ def exchange(e, sums, vectors):
     return exchanged
 
 
-def _shuffle(e, first, second, lanes):
+def _shuffle(e: Emitter, first: ir.Value, second: ir.Value, lanes: list[int]) -> ir.Value:
     return e.builder.shuffle_vector(
         first, second, ir.Constant(ir.VectorType(I32, len(lanes)), lanes)
     )
 
 
 @functools.cache
-def make_zip_rows(zips):
+def make_zip_rows(zips: bool) -> Any:
     """Make zip_rows(panel, words, pitch), which does nothing unless `zips`."""
     if not zips:
 
-        def zip_none(panel, words, pitch):
+        def zip_none(panel: int, words: int, pitch: int) -> None:
             """Change nothing: dot products multiply by the rows as they are."""
 
         return zip_none
 
-    def zip_rows(typingctx, panel, words, pitch):
+    def zip_rows(typingctx: Any, panel: Any, words: Any, pitch: Any) -> Intrinsic:
         """Zip the two rows of every two words of a panel, whose rows are `pitch` bytes apart.
 
         Vectors of filters k0 .. k3 become (both words of k0, of k1) and (both words of k2, of k3).
         """
 
-        def codegen(context, builder, signature, args):
+        def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
             e = Integers(builder, LANES, WORD_BYTES)
             panel, words, pitch = args
             base = builder.inttoptr(panel, BYTES)
 
-            def zip_two(word, _):
+            def zip_two(word: ir.Value, _: object) -> list[ir.Value]:
                 row = e.at(base, builder.mul(word, pitch))
 
-                def zip_vectors(column, _):
+                def zip_vectors(column: ir.Value, _: object) -> list[ir.Value]:
                     places = e.at(row, column), e.at(row, builder.add(column, pitch))
                     first, second = (e.load(place) for place in places)
                     for place, lanes in zip(places, ([0, 4, 1, 5], [2, 6, 3, 7]), strict=True):

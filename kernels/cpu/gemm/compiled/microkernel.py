@@ -17,9 +17,13 @@ One emitter serves 512-, 256- and 128-bit vectors; `tile_shape` gives the larges
 With `matrices`, a product is of two elements (words) of two pixels and of two filters.
 """
 
+from __future__ import annotations
+
 import functools
 import itertools
 import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from implicit_conv.kernels.cpu.emit.chains import START, Chains
 from implicit_conv.kernels.cpu.emit.internals import ir
@@ -29,12 +33,13 @@ from implicit_conv.kernels.cpu.emit.vector import (
     PIXELS_PER_BASE,
     Emitter,
     Integers,
+    Values,
     i64,
 )
 from implicit_conv.kernels.cpu.gemm.compiled import dots, matrices
-from implicit_conv.kernels.cpu.gemm.layout import RUN_BYTES
+from implicit_conv.kernels.cpu.gemm.layout import RUN_BYTES, RegisterTile
 from implicit_conv.kernels.cpu.runtime.compiled.part import LIMITS, declare
-from implicit_conv.kernels.cpu.runtime.compiled.source import emitted
+from implicit_conv.kernels.cpu.runtime.compiled.source import Source, emitted
 from implicit_conv.kernels.cpu.runtime.table import microkernel_slot
 from implicit_conv.kernels.cpu.tile import storage
 from implicit_conv.kernels.cpu.tile.compiled import convert
@@ -63,44 +68,49 @@ multiply_tile = declare(
 )
 
 
-def emitter(tile, builder):
+def emitter(tile: RegisterTile, builder: ir.IRBuilder) -> Emitter:
     """What builds operations on vectors of sums."""
     if tile.integers:
         return Integers(builder, tile.lanes, tile.itemsize)
     return Emitter(builder, tile.lanes, tile.itemsize, tile.fma)
 
 
-def emit(tile, builder, at):
+def emit(tile: RegisterTile, builder: ir.IRBuilder, at: dict[str, ir.Value]) -> None:
     """Emit the microkernel of `tile`; `at` maps the parameters of `multiply_tile` to values."""
     e = emitter(tile, builder)
     for_each_tile(tile, e, at, lambda at: _emit_tile(tile, e, at))
 
 
-def for_each_tile(tile, e, at, emit_tile):
+def for_each_tile(
+    tile: RegisterTile,
+    e: Emitter,
+    at: dict[str, ir.Value],
+    emit_tile: Callable[[dict[str, ir.Value]], None],
+) -> None:
     """Emit the loop over contiguous register tiles, whose body is `emit_tile(at)`."""
     names = ("a", "c_in", "c_out")
     steps = [e.builder.mul(at[f"{name}_inner"], i64(tile.inner)) for name in names]
 
-    def body(_, places):
+    def body(_: object, places: Values) -> list[ir.Value]:
         emit_tile({**at, **dict(zip(names, places, strict=True))})
         return [e.builder.add(place, step) for place, step in zip(places, steps, strict=True)]
 
     e.loop(at["tiles"], 1, [at[name] for name in names], body)
 
 
-def _emit_tile(tile, e, at):
+def _emit_tile(tile: RegisterTile, e: Emitter, at: dict[str, ir.Value]) -> None:
     """Emit one register tile: initial sums, every run, stores."""
     builder = e.builder
     a, b = (builder.inttoptr(at[name], BYTES) for name in ("a", "b"))
     pixels = [(g, p) for g in range(tile.groups) for p in range(tile.inner)]
     base_count = sum(p % PIXELS_PER_BASE == 0 for _, p in pixels)
 
-    def words(index, first, end):
+    def words(index: ir.Value, first: int, end: int) -> list[ir.Value]:
         """Words of an entry of the run table."""
         entry = e.at(builder.inttoptr(at["runs"], BYTES), builder.mul(index, i64(RUN_BYTES)))
         return [builder.load(e.pointer(e.at(entry, 8 * word), I64)) for word in range(first, end)]
 
-    def run(index, carried):
+    def run(index: ir.Value, carried: Values) -> list[ir.Value]:
         """One run: move every base from the end of the previous run, then add all elements."""
         cursor, *carried = carried
         offset, length, before = words(index, 0, 3)
@@ -114,7 +124,7 @@ def _emit_tile(tile, e, at):
         carried = e.loop(rest, least, carried, lambda _, c: step(least, c))
         return [builder.add(offset, builder.mul(length, i64(tile.itemsize))), *carried]
 
-    def panel_row(b, i):
+    def panel_row(b: ir.Value, i: int) -> list[ir.Value]:
         """The vectors of element `i` of the panel at `b`; the panel ahead is prefetched."""
         panel = e.at(b, i * tile.vectors * tile.vector_bytes)
         for line in range(0, tile.vectors * tile.vector_bytes, 64):
@@ -124,7 +134,7 @@ def _emit_tile(tile, e, at):
             for v in range(tile.vectors)
         ]
 
-    def pixel_places(moving, offset):
+    def pixel_places(moving: Values, offset: int) -> Iterator[ir.Value]:
         """The addresses of all pixels' elements at a byte offset."""
         base = -1
         for _, p in pixels:
@@ -132,7 +142,9 @@ def _emit_tile(tile, e, at):
             moved = builder.mul(at["a_inner"], i64(p % PIXELS_PER_BASE))
             yield e.at(e.at(moving[base], moved), offset)
 
-    def multiply_add(places, filters, acc):
+    def multiply_add(
+        places: Iterable[ir.Value], filters: Any, acc: list[ir.Value]
+    ) -> list[ir.Value]:
         """`acc` plus the products of the elements at `places` and of rows of the panel."""
         acc = list(acc)
         for at_pixel, place in enumerate(places):
@@ -143,7 +155,7 @@ def _emit_tile(tile, e, at):
                     acc[k] = dots.multiply_add(e, tile.dots, value, row[v], acc[k])
         return acc
 
-    def step(count, carried):
+    def step(count: int, carried: list[ir.Value]) -> list[ir.Value]:
         """`count` elements of the run: a load per element and vector, and those of pixels."""
         moving = [e.opaque(base) for base in carried[:base_count]]
         b, acc = carried[base_count], carried[base_count + 1 :]
@@ -170,25 +182,25 @@ def _emit_tile(tile, e, at):
 
     bases = [pixel_address(e, at, a, "a", g, p) for g, p in pixels if p % PIXELS_PER_BASE == 0]
 
-    def initial():
+    def initial() -> list[ir.Value]:
         rows = [e.load(place) for place in _places(tile, e, at, "c_in", pixels, tile.vector_bytes)]
         return matrices.exchange(e, rows, tile.vectors) if tile.matrices else rows
 
-    def sums_in_chains():
+    def sums_in_chains() -> list[ir.Value]:
         """The sums of all runs, chain by chain, and the initial sums."""
         chains = Chains(e, tile.sums)
 
-        def runs_of_chain(index):
+        def runs_of_chain(index: ir.Value) -> ir.Value:
             """Runs from a run to the last one of its chain."""
             (count,), left = words(index, 4, 5), builder.sub(at["run_count"], index)
             return builder.select(builder.icmp_signed("<", count, left), count, left)
 
-        def chain(first, carried):
+        def chain(first: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
             """One chain: add the previous one to its level, then all runs."""
             before, held, above, *carried = carried
             (number,), acc = words(first, 3, 4), carried[base_count + 2 :]
 
-            def end():
+            def end() -> list[ir.Value]:
                 state, zeros = chains.end((held, above), acc, before, number)
                 return [*state, *zeros]
 
@@ -209,12 +221,12 @@ def _emit_tile(tile, e, at):
         if tile.fresh:
             return acc
 
-        def added():
+        def added() -> list[ir.Value]:
             return [e.add(v, start) for v, start in zip(acc, initial(), strict=True)]
 
         return e.either(chained, added, lambda: acc)
 
-    def exact_sums():
+    def exact_sums() -> list[ir.Value]:
         """The initial sums plus those of all runs, in any order."""
         start = initial()
         if dots.inverts(tile.dots):
@@ -230,13 +242,22 @@ def _emit_tile(tile, e, at):
     emit_stores(tile, e, at, pixels, lambda: acc)
 
 
-def pixel_address(e, at, base, name, g, p):
+def pixel_address(
+    e: Emitter, at: dict[str, ir.Value], base: ir.Value, name: str, g: int, p: int
+) -> ir.Value:
     """Address of pixel (g, p) of the array `name` of `multiply_tile`, which begins at `base`."""
     group = e.builder.mul(at[f"{name}_group"], i64(g))
     return e.at(base, e.builder.add(group, e.builder.mul(at[f"{name}_inner"], i64(p))))
 
 
-def _places(tile, e, at, name, pixels, vector_bytes):
+def _places(
+    tile: RegisterTile,
+    e: Emitter,
+    at: dict[str, ir.Value],
+    name: str,
+    pixels: Any,
+    vector_bytes: int,
+) -> Iterator[ir.Value]:
     """Addresses of the vectors of `pixels` in the array `name`."""
     base = e.builder.inttoptr(at[name], BYTES)
     for g, p in pixels:
@@ -245,7 +266,13 @@ def _places(tile, e, at, name, pixels, vector_bytes):
             yield e.at(address, v * vector_bytes)
 
 
-def emit_stores(tile, e, at, pixels, sums):
+def emit_stores(
+    tile: RegisterTile,
+    e: Emitter,
+    at: dict[str, ir.Value],
+    pixels: Any,
+    sums: Callable[[], Iterable[ir.Value]],
+) -> None:
     """Store the vectors that `sums()` yields for `pixels`, clamped, as sums or rounded.
 
     Each way to store them is a branch of its own that calls `sums()` again.
@@ -253,16 +280,16 @@ def emit_stores(tile, e, at, pixels, sums):
     builder = e.builder
     bounds = low, high = [at[name] for name in LIMITS]
 
-    def bounded():
+    def bounded() -> Iterator[ir.Value]:
         limits = [e.splat(e.narrow(bound)) for bound in bounds]
         return (e.clamp(value, *limits) for value in sums())
 
-    def store_sums(values):
+    def store_sums(values: Iterable[ir.Value]) -> None:
         places = _places(tile, e, at, "c_out", pixels, tile.vector_bytes)
         for value, place in zip(values, places, strict=True):
             e.store(value, place)
 
-    def store_rounded(values):
+    def store_rounded(values: Iterable[ir.Value]) -> None:
         size = storage.SIZES[tile.y]
         places = _places(tile, e, at, "c_out", pixels, tile.lanes * size)
         if tile.dots and tile.vectors == 2:  # dot products produce no subnormal sums
@@ -273,7 +300,7 @@ def emit_stores(tile, e, at, pixels, sums):
         for value, place in zip(values, places, strict=True):
             convert.store(e, tile.y, value, place)
 
-    def store(how):
+    def store(how: Callable[[Iterable[ir.Value]], None]) -> None:
         with builder.if_else(e.bounded(low, high)) as (limited, plain):
             with limited:
                 how(bounded())
@@ -290,6 +317,6 @@ def emit_stores(tile, e, at, pixels, sums):
             store(store_sums)
 
 
-def make_microkernel(tile):
+def make_microkernel(tile: RegisterTile) -> Source:
     """The microkernel of `tile`."""
     return emitted(multiply_tile, functools.partial(emit, tile))

@@ -6,12 +6,17 @@ which packs all taps of `filters` filters and `channels` channels from address `
 `packing_bytes` counts. Only the way that a filter needs is compiled.
 """
 
+from __future__ import annotations
+
 import functools
+from collections.abc import Callable
+from typing import Any
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.gemm.compiled import words
 from implicit_conv.kernels.cpu.gemm.ways import Way
+from implicit_conv.kernels.cpu.runtime.call import Call
 from implicit_conv.kernels.cpu.runtime.table import (
     FEW_COLUMNS,
     TRANSPOSE_FILTERS,
@@ -28,22 +33,33 @@ from implicit_conv.kernels.cpu.tile.compiled.filters import (
     tap_span,
 )
 from implicit_conv.kernels.cpu.tile.compiled.transpose import make_transpose_block
+from implicit_conv.kernels.cpu.tile.storage import Format
+from implicit_conv.kernels.geometry import Geometry
 
 CHANNELS_AHEAD = 2  # channels between the one that is packed and the one that is prefetched
 CACHE_LINE = 64  # bytes
 
 
 @functools.cache
-def make_pack_taps(lanes, form, way):
+def make_pack_taps(lanes: int, form: Format, way: Way) -> Callable[..., Any]:
     """Make pack_taps() for filters of one way."""
     return words.make_pack_taps(lanes, form) if way == Way.WORDS else _MAKERS[way](lanes, form)
 
 
-def _make_taps(lanes, form):
+def _make_taps(lanes: int, form: Format) -> Callable[..., Any]:
     size, itemsize = storage.SIZES[form.w], storage.SIZES[form.panel]  # of w, and of panels
     scatter_block = make_transpose_block(TRANSPOSE_TAPS, lanes)
 
-    def pack_taps(call, g, target, source, filters, channels, pitch, places):
+    def pack_taps(
+        call: Call,
+        g: Geometry,
+        target: int,
+        source: int,
+        filters: int,
+        channels: int,
+        pitch: int,
+        places: int,
+    ) -> None:
         """Element e of a filter is of channel e // taps."""
         taps = schedule.taps(g)
         for e in range(taps, min(lanes, channels) * taps):
@@ -62,12 +78,21 @@ def _make_taps(lanes, form):
     return pack_taps
 
 
-def _make_each_tap(pack_tap):
+def _make_each_tap(pack_tap: Callable[..., Any]) -> Callable[..., Any]:
     """A way that packs tap by tap, by ``pack_tap(call, target, source, filters, channels, pitch)``
     for the tap of the first filter and channel at `source`.
     """
 
-    def pack_taps(call, g, target, source, filters, channels, pitch, places):
+    def pack_taps(
+        call: Call,
+        g: Geometry,
+        target: int,
+        source: int,
+        filters: int,
+        channels: int,
+        pitch: int,
+        places: int,
+    ) -> None:
         for tap in range(schedule.taps(g)):
             at = source + row_offset(call, g, tap // g.S) + tap % g.S * call.w.s
             to = target + memory.read(places + 8 * tap)
@@ -76,11 +101,13 @@ def _make_each_tap(pack_tap):
     return pack_taps
 
 
-def _make_filters(lanes, form):
+def _make_filters(lanes: int, form: Format) -> Callable[..., Any]:
     size = storage.SIZES[form.w]
     move = convert.make_move(form.w, form.panel, lanes)
 
-    def move_filters(call, target, source, filters, channels, pitch):
+    def move_filters(
+        call: Call, target: int, source: int, filters: int, channels: int, pitch: int
+    ) -> None:
         for i in range(channels):
             row = source + i * call.w.c
             memory.prefetch(row + filters * size)  # the next panel
@@ -90,11 +117,13 @@ def _make_filters(lanes, form):
     return _make_each_tap(move_filters)
 
 
-def _make_channels(lanes, form):
+def _make_channels(lanes: int, form: Format) -> Callable[..., Any]:
     size, itemsize = storage.SIZES[form.w], storage.SIZES[form.panel]
     transpose_block = make_transpose_block(TRANSPOSE_FILTERS, lanes)
 
-    def transpose_filters(call, target, source, filters, channels, pitch):
+    def transpose_filters(
+        call: Call, target: int, source: int, filters: int, channels: int, pitch: int
+    ) -> None:
         for k in range(0, filters, lanes):
             rows = min(lanes, filters - k)
             for c in range(0, channels, lanes):
@@ -105,11 +134,13 @@ def _make_channels(lanes, form):
     return _make_each_tap(transpose_filters)
 
 
-def _make_any(lanes, form):
+def _make_any(lanes: int, form: Format) -> Callable[..., Any]:
     itemsize = storage.SIZES[form.panel]
     move_element = convert.make_move_element(form.w, form.panel)
 
-    def gather_filters(call, target, source, filters, channels, pitch):
+    def gather_filters(
+        call: Call, target: int, source: int, filters: int, channels: int, pitch: int
+    ) -> None:
         for c in range(channels):
             for k in range(filters):
                 at = source + c * call.w.c + k * call.w.k
@@ -118,15 +149,24 @@ def _make_any(lanes, form):
     return _make_each_tap(gather_filters)
 
 
-def prefetch_filters(call, at, filters):
+def prefetch_filters(call: Call, at: int, filters: int) -> None:
     """Prefetch a channel of filters that are near."""
     for line in range(0, filters * call.w.k, CACHE_LINE):
         memory.prefetch(at + line)
 
 
 @functools.cache
-def _make_write_places(size):
-    def write_places(call, g, places, first_row, end_row, first, span, table):
+def _make_write_places(size: int) -> Callable[..., Any]:
+    def write_places(
+        call: Call,
+        g: Geometry,
+        places: int,
+        first_row: int,
+        end_row: int,
+        first: int,
+        span: int,
+        table: int,
+    ) -> None:
         """Write the byte offset in the panel of each of the `span` elements from byte offset
         `first` on, among which the taps of filter rows are. An element that is no tap has the place
         of the next tap, which overwrites it.
@@ -143,11 +183,20 @@ def _make_write_places(size):
     return write_places
 
 
-def _make_rows(lanes, form):
+def _make_rows(lanes: int, form: Format) -> Callable[..., Any]:
     size, itemsize = storage.SIZES[form.w], storage.SIZES[form.panel]
     write_places = _make_write_places(size)
 
-    def pack_taps(call, g, target, source, filters, channels, pitch, places):
+    def pack_taps(
+        call: Call,
+        g: Geometry,
+        target: int,
+        source: int,
+        filters: int,
+        channels: int,
+        pitch: int,
+        places: int,
+    ) -> None:
         """Filter row by filter row, whose taps are among FEW elements."""
         rows, span = schedule.filter_rows(g), row_span(call, g, size)
         table = places + 8 * schedule.taps(g)
@@ -176,12 +225,21 @@ def _make_rows(lanes, form):
     return pack_taps
 
 
-def _make_spans(lanes, form):
+def _make_spans(lanes: int, form: Format) -> Callable[..., Any]:
     size, itemsize = storage.SIZES[form.w], storage.SIZES[form.panel]
     scatter_block = make_transpose_block(TRANSPOSE_TAPS, lanes)
     write_places = _make_write_places(size)
 
-    def pack_taps(call, g, target, source, filters, channels, pitch, places):
+    def pack_taps(
+        call: Call,
+        g: Geometry,
+        target: int,
+        source: int,
+        filters: int,
+        channels: int,
+        pitch: int,
+        places: int,
+    ) -> None:
         """The elements among which all taps of a filter are, in any order."""
         span, lowest = tap_span(call, g, size), lowest_tap(call, g)
         table = places + 8 * schedule.taps(g)

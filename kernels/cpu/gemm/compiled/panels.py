@@ -7,19 +7,25 @@ the rest. Filters past K are zero. For `matrices`, the rows of every two words a
 panel.
 """
 
+from __future__ import annotations
+
 import functools
+from typing import Any
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.emit.internals import types
-from implicit_conv.kernels.cpu.emit.vector import BYTES, Integers
+from implicit_conv.kernels.cpu.emit.vector import BYTES, Builder, Integers, Intrinsic, Value, Values
 from implicit_conv.kernels.cpu.gemm.compiled import dots, matrices
 from implicit_conv.kernels.cpu.gemm.compiled.pack_taps import make_pack_taps
-from implicit_conv.kernels.cpu.runtime.compiled.entry import fields, next_item
+from implicit_conv.kernels.cpu.runtime.call import Call
+from implicit_conv.kernels.cpu.runtime.compiled.entry import Blob, fields, next_item
 from implicit_conv.kernels.cpu.runtime.compiled.executed_loads import FILTER, recorder
 from implicit_conv.kernels.cpu.runtime.compiled.part import declare
-from implicit_conv.kernels.cpu.runtime.compiled.source import entry, translated
+from implicit_conv.kernels.cpu.runtime.compiled.source import Source, entry, translated
 from implicit_conv.kernels.cpu.runtime.table import PACK_BLOCK
+from implicit_conv.kernels.cpu.tile.storage import Format
+from implicit_conv.kernels.geometry import Geometry
 
 CHANNELS_AHEAD = 2  # channels between the one that is packed and the one that is prefetched
 CACHE_LINE = 64  # bytes
@@ -27,25 +33,25 @@ WORD_BYTES = 4  # bytes of a word of several channels
 
 
 @functools.cache
-def make_write_head(lanes, formats):
+def make_write_head(lanes: int, formats: Any) -> Any:
     """Make write_head(), for words of x and w with these formats."""
     if not dots.inverts(formats):
 
-        def write_none(panel, elements, pitch):
+        def write_none(panel: int, elements: int, pitch: int) -> None:
             """Write nothing: the panel has no head."""
 
         return write_none
 
-    def write_head(typingctx, panel, elements, pitch):
-        def codegen(context, builder, signature, args):
+    def write_head(typingctx: Any, panel: Any, elements: Any, pitch: Any) -> Intrinsic:
+        def codegen(context: Any, builder: Builder, signature: Any, args: Values) -> Any:
             e = Integers(builder, lanes, WORD_BYTES)
             panel, elements, pitch = args
             first, vector = builder.inttoptr(panel, BYTES), lanes * WORD_BYTES
 
-            def write(column, _):
+            def write(column: Value, _: object) -> list[Value]:
                 begin = e.at(first, column)
 
-                def add(i, sums):
+                def add(i: Value, sums: Values) -> list[Value]:
                     w = e.load(e.at(begin, builder.mul(i, pitch)))
                     return [dots.multiply_add(e, formats, zero, w, *sums)]
 
@@ -62,7 +68,7 @@ def make_write_head(lanes, formats):
     return memory.named(write_head, lanes, *formats)
 
 
-def panel_start(call, g, panel, block):
+def panel_start(call: Call, g: Geometry, panel: int, block: int) -> int:
     """Byte offset of channel block `block` of a panel in the packed filters of its group; its head
     is in front of it.
     """
@@ -75,7 +81,9 @@ def panel_start(call, g, panel, block):
 pack_block = declare(PACK_BLOCK, "pack_block", "blob target group panel c channels scratch")
 
 
-def make_pack_block(lanes, form, way, zips, recording=False):
+def make_pack_block(
+    lanes: int, form: Format, way: int, zips: bool, recording: bool = False
+) -> Source:
     """The part that packs channel blocks of panels, whose elements have the formats `form`, from a
     filter of one way; `zips` tells whether matrix products multiply by them.
     """
@@ -86,7 +94,9 @@ def make_pack_block(lanes, form, way, zips, recording=False):
     zip_rows = matrices.make_zip_rows(zips)
     write_head = make_write_head(lanes, formats)
 
-    def block_of_panel(blob, target, group, panel, c, channels, scratch):
+    def block_of_panel(
+        blob: Blob, target: int, group: int, panel: int, c: int, channels: int, scratch: int
+    ) -> None:
         """Pack the channels c, c + 1, ... of one panel to `target`.
 
         All of them are in one channel block; the block's load is recorded with its first channel.
@@ -117,7 +127,7 @@ def make_pack_block(lanes, form, way, zips, recording=False):
     return translated(pack_block, block_of_panel)
 
 
-def pack(blob, thread):
+def pack(blob: Blob, thread: int) -> None:
     """The launchable packer: items are the panels of all groups."""
     call, g = fields(blob).call, fields(blob).geometry
     panels = schedule.panel_count(g)
@@ -144,6 +154,6 @@ def pack(blob, thread):
         item = next_item(blob, thread)
 
 
-def make_pack():
+def make_pack() -> Source:
     """The entry that packs a filter; what depends on dtypes it calls through the kernel table."""
     return entry(pack)

@@ -5,31 +5,38 @@ four of 8-bit integers, ``[...][word][filter][channel of the word]``. The last w
 channels that does not fill it is completed with zeros.
 """
 
+from __future__ import annotations
+
 import functools
+from collections.abc import Callable
+from typing import Any
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.emit.internals import ir, types
-from implicit_conv.kernels.cpu.emit.vector import I32, Integers
+from implicit_conv.kernels.cpu.emit.vector import I32, Integers, Intrinsic, Values
+from implicit_conv.kernels.cpu.runtime.call import Call
 from implicit_conv.kernels.cpu.runtime.table import TRANSPOSE_WORDS
 from implicit_conv.kernels.cpu.tile import storage
 from implicit_conv.kernels.cpu.tile.compiled import convert
 from implicit_conv.kernels.cpu.tile.compiled.filters import row_offset, taps_follow
 from implicit_conv.kernels.cpu.tile.compiled.transpose import make_transpose_block
+from implicit_conv.kernels.cpu.tile.storage import Format
+from implicit_conv.kernels.geometry import Geometry
 
 WORD = 4  # bytes of a word
 
 
 @functools.cache
-def _make_join(lanes, channels):
+def _make_join(lanes: int, channels: int) -> Any:
     """join(to, places): store a vector of words, each of `channels` elements.
 
     `places` is a table of (address of words, first bit of the element in them) of each element.
     """
     bits = 8 * WORD // channels
 
-    def join(typingctx, to, places):
-        def codegen(context, builder, signature, args):
+    def join(typingctx: Any, to: Any, places: Any) -> Intrinsic:
+        def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
             e = Integers(builder, lanes, WORD)
             to, places = args
             words = e.constant(0)
@@ -51,11 +58,11 @@ def _make_join(lanes, channels):
 
 
 @functools.cache
-def _make_zip(lanes, channels):
+def _make_zip(lanes: int, channels: int) -> Any:
     """zip_rows(to, at, step): store a vector of words of the elements at `at`, `at + step`, ..."""
 
-    def zip_rows(typingctx, to, at, step):
-        def codegen(context, builder, signature, args):
+    def zip_rows(typingctx: Any, to: Any, at: Any, step: Any) -> Intrinsic:
+        def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
             e = Integers(builder, lanes, WORD)
             to, at, step = args
             rows = [
@@ -71,7 +78,7 @@ def _make_zip(lanes, channels):
 
 
 @functools.cache
-def make_pack_taps(lanes, form):
+def make_pack_taps(lanes: int, form: Format) -> Callable[..., Any]:
     """Make pack_taps() for words, which has the arguments of pack_taps() in `panels`."""
     vector, word_channels = lanes * WORD, form.channels
     size = storage.SIZES[form.w]
@@ -81,7 +88,7 @@ def make_pack_taps(lanes, form):
     copy_element = memory.copy_bytes(size)
     table_bytes = 16 * word_channels
 
-    def gather_words(call, target, source, filters, channels):
+    def gather_words(call: Call, target: int, source: int, filters: int, channels: int) -> None:
         """One word of `filters` filters, element by element, for any strides of `w`; of a word with
         fewer than its channels the last elements are zero.
         """
@@ -91,7 +98,9 @@ def make_pack_taps(lanes, form):
             for c in range(channels):
                 copy_element(to + c * size, at + c * call.w.c)
 
-    def transpose_channels(call, target, source, filters, channels, pitch):
+    def transpose_channels(
+        call: Call, target: int, source: int, filters: int, channels: int, pitch: int
+    ) -> None:
         """One tap of filters with contiguous channels: words need no change, only a transpose."""
         words = channels // word_channels
         for k in range(0, filters, lanes):
@@ -103,14 +112,23 @@ def make_pack_taps(lanes, form):
         if rest:
             gather_words(call, target + words * pitch, source + words * WORD, filters, rest)
 
-    def gather_elements(call, target, source, filters, count):
+    def gather_elements(call: Call, target: int, source: int, filters: int, count: int) -> None:
         """One word of `count` neighbouring elements of each filter."""
         for k in range(filters):
             for element in range(count):
                 at = element * size
                 copy_element(target + k * WORD + at, source + k * call.w.k + at)
 
-    def transpose_taps(call, target, source, filters, channels, taps, pitch, places):
+    def transpose_taps(
+        call: Call,
+        target: int,
+        source: int,
+        filters: int,
+        channels: int,
+        taps: int,
+        pitch: int,
+        places: int,
+    ) -> None:
         """All taps of filters with contiguous taps: words of neighbouring elements are transposed
         into a block, from which words of one tap are joined.
         """
@@ -142,7 +160,9 @@ def make_pack_taps(lanes, form):
                         to = memory.read(places + 8 * tap) + (c + i) // word_channels * pitch
                         join(target + to + k * WORD, elements)
 
-    def zip_filters(call, target, source, filters, channels, pitch):
+    def zip_filters(
+        call: Call, target: int, source: int, filters: int, channels: int, pitch: int
+    ) -> None:
         """One tap of contiguous filters: the rows of the channels of a word are interleaved."""
         for c in range(0, channels, word_channels):
             at, to = source + c * call.w.c, target + c // word_channels * pitch
@@ -152,7 +172,16 @@ def make_pack_taps(lanes, form):
                 zip_rows(to + k * WORD, at + k * size, call.w.c)
             gather_words(call, to + whole * WORD, at + whole * size, filters - whole, count)
 
-    def pack_taps(call, g, target, source, filters, channels, pitch, places):
+    def pack_taps(
+        call: Call,
+        g: Geometry,
+        target: int,
+        source: int,
+        filters: int,
+        channels: int,
+        pitch: int,
+        places: int,
+    ) -> None:
         """All taps of `filters` filters and `channels` channels, by the fastest way for `w`."""
         taps = schedule.taps(g)
         if taps > 1 and taps_follow(call, g, size) and call.w.c == taps * size:

@@ -19,21 +19,26 @@ One work item is a load tile and a chunk of filter panels:
         staging tile -> residual, activation, layout -> y
 """
 
+from __future__ import annotations
+
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.channel_lanes.compiled import sum_windows
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.pixel_lanes.compiled.fprop import Panel, load, sum_tile
-from implicit_conv.kernels.cpu.runtime.compiled.entry import fields
+from implicit_conv.kernels.cpu.runtime.call import Call
+from implicit_conv.kernels.cpu.runtime.compiled.entry import Blob, fields
+from implicit_conv.kernels.cpu.runtime.compiled.source import Source
 from implicit_conv.kernels.cpu.runtime.table import TRANSPOSE_WORDS, transpose_slot
 from implicit_conv.kernels.cpu.tile.compiled.epilogue import store_tile
 from implicit_conv.kernels.cpu.tile.compiled.load import load_tile
 from implicit_conv.kernels.cpu.tile.compiled.transpose import transpose
 from implicit_conv.kernels.cpu.tile.compiled.work import bounds, is_staged, operator
+from implicit_conv.kernels.geometry import Geometry, Place
 
 copy_float, copy_double = memory.copy_bytes(4), memory.copy_bytes(8)
 
 
-def tile_rows(blob, group, origin, scratch):
+def tile_rows(blob: Blob, group: int, origin: Place, scratch: int) -> int:
     """Address of the tile's first pixel: in x, or in the buffer after its loads."""
     call, g = fields(blob).call, fields(blob).geometry
     n, p, q = origin
@@ -55,7 +60,7 @@ def tile_rows(blob, group, origin, scratch):
     return scratch
 
 
-def sum_vectors(call, g, panel, pixels):
+def sum_vectors(call: Call, g: Geometry, panel: Panel, pixels: int) -> None:
     """Whole register tiles of vectors, one of fewer vectors, and the pixels beyond them unless they
     are left to dot products.
     """
@@ -69,7 +74,7 @@ def sum_vectors(call, g, panel, pixels):
         sum_tile(call, g, panel, vectors, 0, pixels % call.lanes)
 
 
-def copy_element(call, to, at):
+def copy_element(call: Call, to: int, at: int) -> None:
     """Copy one element of x, or one sum."""
     if call.itemsize == 4:
         copy_float(to, at)
@@ -77,7 +82,7 @@ def copy_element(call, to, at):
         copy_double(to, at)
 
 
-def gather_tail(call, g, a, first, pixels, rows):
+def gather_tail(call: Call, g: Geometry, a: int, first: int, pixels: int, rows: int) -> None:
     """Gather `pixels` pixels of a tile at `a`, from `first` on, into contiguous rows of
     channels.
     """
@@ -87,7 +92,16 @@ def gather_tail(call, g, a, first, pixels, rows):
             copy_element(call, rows + (i * g.C + c) * call.itemsize, plane + i * call.itemsize)
 
 
-def sum_tail(call, g, panel, first_filter, pixels, rows, out, out_pixel):
+def sum_tail(
+    call: Call,
+    g: Geometry,
+    panel: Panel,
+    first_filter: int,
+    pixels: int,
+    rows: int,
+    out: int,
+    out_pixel: int,
+) -> None:
     """Dot products of the gathered pixels with a panel, into contiguous filters; `out_pixel` is the
     byte stride of pixels.
 
@@ -115,7 +129,7 @@ def sum_tail(call, g, panel, first_filter, pixels, rows, out, out_pixel):
         )
 
 
-def move_tail(call, panel, first, pixels, sums):
+def move_tail(call: Call, panel: Panel, first: int, pixels: int, sums: int) -> None:
     """Move the dot products into each filter's row, from pixel `first` on."""
     for k in range(panel.filters):
         target = panel.out + k * panel.out_filter + first * call.itemsize
@@ -124,7 +138,7 @@ def move_tail(call, panel, first, pixels, sums):
             copy_element(call, target + i * call.itemsize, at)
 
 
-def store_planes(blob, origin, staging, first, filters):
+def store_planes(blob: Blob, origin: Place, staging: int, first: int, filters: int) -> None:
     """Store the staging tile of `filters` filters, from `first` on, one long row at a time."""
     call, (n, p, q) = fields(blob).call, origin
     for i in range(filters):
@@ -141,7 +155,9 @@ def store_planes(blob, origin, staging, first, filters):
         )
 
 
-def store_transposed(blob, origin, staging, transposed, pixels, first, filters):
+def store_transposed(
+    blob: Blob, origin: Place, staging: int, transposed: int, pixels: int, first: int, filters: int
+) -> None:
     """Store the staging tile in NHWC: transpose its long rows into the transposed tile, which
     already holds the dot products, and store that.
     """
@@ -174,7 +190,9 @@ def store_transposed(blob, origin, staging, transposed, pixels, first, filters):
     )
 
 
-def run_item(blob, group, origin, first_panel, end_panel, scratch):
+def run_item(
+    blob: Blob, group: int, origin: Place, first_panel: int, end_panel: int, scratch: int
+) -> None:
     """One work item: a load tile of one image, and the panels first_panel .. end_panel - 1."""
     call, g = fields(blob).call, fields(blob).geometry
     n, p, q = origin
@@ -224,6 +242,6 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
                 store_planes(blob, origin, staging, group * g.K + k, filters)
 
 
-def make_long_rows():
+def make_long_rows() -> Source:
     """The entry that convolves."""
     return operator(run_item)

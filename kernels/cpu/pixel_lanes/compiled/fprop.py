@@ -17,11 +17,15 @@ One work item is a load tile and a chunk of filter panels:
         staging tile -> residual, activation, layout -> y
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.pixel_lanes.compiled.microkernel import sum_rows
-from implicit_conv.kernels.cpu.runtime.compiled.entry import fields
+from implicit_conv.kernels.cpu.runtime.call import Call
+from implicit_conv.kernels.cpu.runtime.compiled.entry import Blob, fields
+from implicit_conv.kernels.cpu.runtime.compiled.source import Source
 from implicit_conv.kernels.cpu.runtime.table import pixel_lanes_slot
 from implicit_conv.kernels.cpu.tile.compiled.epilogue import store_tile
 from implicit_conv.kernels.cpu.tile.compiled.plane_loads import (
@@ -31,9 +35,10 @@ from implicit_conv.kernels.cpu.tile.compiled.plane_loads import (
     write_loads,
 )
 from implicit_conv.kernels.cpu.tile.compiled.work import bounds, is_staged, operator
+from implicit_conv.kernels.geometry import Geometry, Place
 
 
-def load(blob, origin, c, buffer, plane):
+def load(blob: Blob, origin: Place, c: int, buffer: int, plane: int) -> None:
     """Load the tile's input rows of the channels from c on into planes of the buffer."""
     call, g = fields(blob).call, fields(blob).geometry
     n, p, q = origin
@@ -72,7 +77,7 @@ class Panel(NamedTuple):
     high: float
 
 
-def sum_tile(call, g, panel, first, height, pixels):
+def sum_tile(call: Call, g: Geometry, panel: Panel, first: int, height: int, pixels: int) -> None:
     """Register tiles of `height` rows from row `first` on, of `pixels` pixels."""
     sum_rows(
         call.kernels,
@@ -93,14 +98,16 @@ def sum_tile(call, g, panel, first, height, pixels):
     )
 
 
-def sum_tiles(call, g, panel, rows, columns):
+def sum_tiles(call: Call, g: Geometry, panel: Panel, rows: int, columns: int) -> None:
     """All output rows of a tile, one register tile at a time."""
     step = schedule.pixel_rows(g)
     for row in range(0, rows, step):
         sum_tile(call, g, panel, row, min(step, rows - row), columns)
 
 
-def run_item(blob, group, origin, first_panel, end_panel, scratch):
+def run_item(
+    blob: Blob, group: int, origin: Place, first_panel: int, end_panel: int, scratch: int
+) -> None:
     """One work item: a load tile of one image, and the panels first_panel .. end_panel - 1."""
     call, g = fields(blob).call, fields(blob).geometry
     n, p, q = origin
@@ -156,6 +163,6 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
                 )
 
 
-def make_pixel_lanes():
+def make_pixel_lanes() -> Source:
     """The entry that convolves."""
     return operator(run_item)

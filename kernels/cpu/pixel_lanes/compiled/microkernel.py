@@ -4,17 +4,23 @@ For each element of the sum a shifted view of every row is loaded, and one eleme
 is read in place and broadcast.
 """
 
+from __future__ import annotations
+
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit.chains import sum_in_chains
 from implicit_conv.kernels.cpu.emit.vector import (
     BYTES,
     I64,
     PIXELS_PER_BASE,
+    Builder,
     Emitter,
+    Value,
+    Values,
     i64,
 )
+from implicit_conv.kernels.cpu.pixel_lanes.layout import RegisterTile
 from implicit_conv.kernels.cpu.runtime.compiled.part import LIMITS, declare
-from implicit_conv.kernels.cpu.runtime.compiled.source import emitted
+from implicit_conv.kernels.cpu.runtime.compiled.source import Source, emitted
 from implicit_conv.kernels.cpu.runtime.table import PIXEL_LANES
 from implicit_conv.kernels.cpu.tile.compiled import transpose
 
@@ -31,7 +37,7 @@ sum_rows = declare(
 )
 
 
-def emit(tile, e, at):
+def emit(tile: RegisterTile, e: Emitter, at: dict[str, Value]) -> None:
     """Emit the sums of `columns` pixels, one register tile at a time."""
     builder = e.builder
     w, b, views, sums, out = (builder.inttoptr(at[name], BYTES) for name in ADDRESSES)
@@ -45,13 +51,13 @@ def emit(tile, e, at):
         e.at(w, builder.mul(at["w_filter"], i64(k))) for k in range(0, filters, PIXELS_PER_BASE)
     ]
 
-    def vector(column, _):
+    def vector(column: Value, _: object) -> list[Value]:
         offset = builder.mul(column, i64(e.itemsize))
         source = e.at(b, offset)
         left = builder.sub(at["columns"], column)
         inside = None if whole else e.below(left)
 
-        def element(index, carried):
+        def element(index: Value, carried: Values) -> list[Value]:
             """The products of one element of the sum."""
             moving, total = carried[: len(bases)], list(carried[len(bases) :])
             moving = [e.opaque(base) for base in moving]
@@ -70,7 +76,7 @@ def emit(tile, e, at):
                 total[i] = e.multiply_add(weight, pixels[p], total[i])
             return [*(e.at(base, e.itemsize) for base in moving), *total]
 
-        def elements(first, count, carried):
+        def elements(first: Value, count: Value, carried: Values) -> list[Value]:
             return e.loop(
                 count, 1, carried, lambda i, carried: element(builder.add(first, i), carried)
             )
@@ -97,7 +103,7 @@ def emit(tile, e, at):
     e.loop(at["columns"], step, [], vector)
 
 
-def store_pixels(e, sums, first, pixel, count):
+def store_pixels(e: Emitter, sums: list[Value], first: Value, pixel: Value, count: Value) -> None:
     """Store the sums of at most a vector of `count` pixels, whose stride is `pixel` bytes."""
     builder = e.builder
     for k in range(0, len(sums), e.lanes):
@@ -110,10 +116,10 @@ def store_pixels(e, sums, first, pixel, count):
                 e.store_masked(value, place, mask)
 
 
-def make_microkernel(tile, lanes, itemsize, fma):
+def make_microkernel(tile: RegisterTile, lanes: int, itemsize: int, fma: bool) -> Source:
     """The microkernel of a register tile."""
 
-    def emit_part(builder, at):
+    def emit_part(builder: Builder, at: dict[str, Value]) -> None:
         emit(tile, Emitter(builder, lanes, itemsize, fma), at)
 
     return emitted(sum_rows, emit_part)

@@ -3,9 +3,13 @@
 An entry is compiled code called as ``entry(blob, thread)`` on each of a launch's threads.
 """
 
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
 from implicit_conv.kernels.cpu.emit import atomic, memory
 from implicit_conv.kernels.cpu.emit.internals import from_dtype, intrinsic, ir, types
-from implicit_conv.kernels.cpu.emit.vector import I64, VOID
+from implicit_conv.kernels.cpu.emit.vector import I64, VOID, Intrinsic, Values
 from implicit_conv.kernels.cpu.runtime.active_threads import CPUS, RUNNING
 from implicit_conv.kernels.cpu.runtime.call import (
     BLOB,
@@ -24,6 +28,7 @@ from implicit_conv.kernels.cpu.runtime.compiled.subnormals import (
     set_control_word,
 )
 
+Blob: TypeAlias = Any  # a pointer to the record that `fields` reads
 BLOB_POINTER = types.CPointer(from_dtype(BLOB))
 ENTRY = types.void(BLOB_POINTER, types.int64)
 BLOB_BYTES = BLOB.itemsize
@@ -31,20 +36,20 @@ NO_ITEM = 1 << 62
 
 
 @intrinsic
-def fields(typingctx, blob):
+def fields(typingctx: Any, blob: Any) -> Intrinsic:
     """The record that a blob's pointer points to: `fields(blob).call`, `fields(blob).geometry`."""
     return from_dtype(BLOB)(blob), lambda context, builder, signature, args: args[0]
 
 
 @intrinsic
-def _address(typingctx, pointer):
-    def codegen(context, builder, signature, args):
+def _address(typingctx: Any, pointer: Any) -> Intrinsic:
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
         return builder.ptrtoint(args[0], I64)
 
     return types.int64(pointer), codegen
 
 
-def next_item(blob, thread):
+def next_item(blob: Blob, thread: int) -> int:
     """The next work item of this launch; no two threads get the same.
 
     A helper gets none, but NO_ITEM, while more threads run than there are CPUs; the thread of the
@@ -58,8 +63,8 @@ def next_item(blob, thread):
 
 
 @intrinsic
-def _call_entry(typingctx, entry, blob, thread):
-    def codegen(context, builder, signature, args):
+def _call_entry(typingctx: Any, entry: Any, blob: Any, thread: Any) -> Intrinsic:
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
         kind = ir.FunctionType(VOID, [I64, I64])
         builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
         return context.get_dummy_value()
@@ -67,7 +72,7 @@ def _call_entry(typingctx, entry, blob, thread):
     return types.void(types.int64, types.int64, types.int64), codegen
 
 
-def run_thread(entry, blob, thread):
+def run_thread(entry: int, blob: int, thread: int) -> None:
     """Run the entry in this thread, with subnormals treated as zero if the launch asks for it."""
     flushes = memory.read(blob + WORD * FLUSHES)
     before = control_word()
@@ -78,7 +83,7 @@ def run_thread(entry, blob, thread):
         set_control_word(before)
 
 
-def run_counted(entry, blob, thread):
+def run_counted(entry: int, blob: int, thread: int) -> None:
     """`run_thread` of a thread that counts as running."""
     thread_counts = memory.read(blob + WORD * THREAD_COUNTS)
     atomic.add(thread_counts + RUNNING, 1)
@@ -86,7 +91,7 @@ def run_counted(entry, blob, thread):
     atomic.add(thread_counts + RUNNING, -1)
 
 
-def start(blob, scratch, x, w, y, panels, entry):
+def start(blob: int, scratch: int, x: int, w: int, y: int, panels: int, entry: int) -> None:
     """Copy a blob behind the scratch at address `scratch`; fill in addresses, those of three arrays
     much faster than numpy would tell them.
 

@@ -3,9 +3,13 @@
 The functions are those of POSIX.1-2017 and of sched_getcpu(3) and sched_setaffinity(2).
 """
 
+from __future__ import annotations
+
+from typing import Any
+
 from implicit_conv.kernels.cpu.emit import atomic, internals
 from implicit_conv.kernels.cpu.emit.internals import intrinsic, ir, types
-from implicit_conv.kernels.cpu.emit.vector import I32, I64
+from implicit_conv.kernels.cpu.emit.vector import I32, I64, Intrinsic, Values
 from implicit_conv.kernels.cpu.runtime.native_team import SIGNAL_SET_BYTES
 
 WORD, INT = types.int64, types.int32
@@ -26,10 +30,10 @@ _sched_setaffinity = types.ExternalFunction("sched_setaffinity", INT(INT, WORD, 
 
 
 @intrinsic
-def clock(typingctx, which):
+def clock(typingctx: Any, which: Any) -> Intrinsic:
     """The time of a clock in ns."""
 
-    def codegen(context, builder, signature, args):
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
         time = internals.alloca_once(builder, ir.ArrayType(I64, 2))
         kind = ir.FunctionType(I32, [I32, I64])
         function = internals.get_or_insert_function(builder.module, kind, "clock_gettime")
@@ -41,38 +45,38 @@ def clock(typingctx, which):
 
 
 @intrinsic
-def _cpu_sets(typingctx):
+def _cpu_sets(typingctx: Any) -> Intrinsic:
     """The address of two CPU sets on the stack."""
 
-    def codegen(context, builder, signature, args):
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
         room = internals.alloca_once(builder, ir.ArrayType(I64, 2 * CPU_SET_BYTES // 8))
         return builder.ptrtoint(room, I64)
 
     return WORD(), codegen
 
 
-def make_semaphore(address):
+def make_semaphore(address: int) -> None:
     """Make a semaphore in the SEMAPHORE_BYTES at `address`; it counts 0."""
     _sem_init(address, INT(0), INT(0))
 
 
-def post(semaphore):
+def post(semaphore: int) -> None:
     """Let one thread that waits for the semaphore go on."""
     _sem_post(semaphore)
 
 
-def wait(semaphore):
+def wait(semaphore: int) -> None:
     """Sleep until there is a post for this thread."""
     while _sem_wait(semaphore) != 0:  # the handler of a signal came between
         pass
 
 
-def this_cpu():
+def this_cpu() -> Any:
     """The number of the CPU that runs this thread."""
     return WORD(_sched_getcpu())
 
 
-def leave_cpu(cpu):
+def leave_cpu(cpu: int) -> None:
     """Move this thread from `cpu` to another CPU that it may run on, if there is one."""
     usual = _cpu_sets()
     others = usual + CPU_SET_BYTES
@@ -85,7 +89,7 @@ def leave_cpu(cpu):
         _sched_setaffinity(INT(0), CPU_SET_BYTES, usual)
 
 
-def start_thread(function, argument, scratch):
+def start_thread(function: int, argument: int, scratch: int) -> int:
     """Start a detached thread that blocks all signals and calls ``function(argument)``.
 
     `scratch` has room for two sets of signals and a word. Returns an error number, or 0.

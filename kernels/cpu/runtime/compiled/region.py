@@ -4,11 +4,15 @@ Entries take work items from a counter until none is left, so a region that gets
 it asked for does all the work too, and one with more leaves some idle.
 """
 
+from __future__ import annotations
+
+from typing import Any
+
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.emit.internals import intrinsic, ir, types
-from implicit_conv.kernels.cpu.emit.vector import I32, I64, VOID
+from implicit_conv.kernels.cpu.emit.vector import I32, I64, VOID, Intrinsic, Values
 from implicit_conv.kernels.cpu.runtime.compiled.entry import run_counted
-from implicit_conv.kernels.cpu.runtime.compiled.source import ARRAY, for_python, of_function
+from implicit_conv.kernels.cpu.runtime.compiled.source import ARRAY, Source, for_python, of_function
 from implicit_conv.kernels.cpu.runtime.compiled.subnormals import control_word, set_control_word
 from implicit_conv.kernels.cpu.runtime.openmp import BLOB, CONTROL, ENTRY, LIMIT, THREAD_NUM
 
@@ -17,10 +21,10 @@ BYTES = 8
 
 
 @intrinsic
-def _number_of_thread(typingctx, function):
+def _number_of_thread(typingctx: Any, function: Any) -> Intrinsic:
     """The result of ``int function(void)`` at an address."""
 
-    def codegen(context, builder, signature, args):
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
         kind = ir.FunctionType(I32, [])
         return builder.sext(builder.call(builder.inttoptr(args[0], kind.as_pointer()), []), I64)
 
@@ -28,10 +32,12 @@ def _number_of_thread(typingctx, function):
 
 
 @intrinsic
-def _run_parallel(typingctx, parallel, function, data, threads):
+def _run_parallel(
+    typingctx: Any, parallel: Any, function: Any, data: Any, threads: Any
+) -> Intrinsic:
     """``void parallel(void (*function)(void *), void *data, unsigned threads, unsigned flags)``."""
 
-    def codegen(context, builder, signature, args):
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
         kind = ir.FunctionType(VOID, [I64, I64, I32, I32])
         function = builder.inttoptr(args[0], kind.as_pointer())
         flags = ir.Constant(I32, 0)
@@ -41,7 +47,7 @@ def _run_parallel(typingctx, parallel, function, data, threads):
     return types.void(WORD, WORD, WORD, WORD), codegen
 
 
-def region(words):
+def region(words: int) -> None:
     """What each thread of a region does, with the floating-point modes of the caller."""
     thread = _number_of_thread(memory.read(words + BYTES * THREAD_NUM))
     if thread < memory.read(words + BYTES * LIMIT):
@@ -51,7 +57,7 @@ def region(words):
         set_control_word(before)
 
 
-def launch(parallel, function, words, threads):
+def launch(parallel: int, function: int, words: int, threads: int) -> None:
     """Run a region on `threads` threads."""
     memory.write(words + BYTES * CONTROL, control_word())
     if threads > 1:
@@ -60,11 +66,11 @@ def launch(parallel, function, words, threads):
         run_counted(memory.read(words + BYTES * ENTRY), memory.read(words + BYTES * BLOB), 0)
 
 
-def make_region():
+def make_region() -> Source:
     """region(words)"""
     return of_function(types.void(WORD), region)
 
 
-def make_launch():
+def make_launch() -> Source:
     """launch(parallel, region, words, threads)"""
     return for_python(types.void(WORD, WORD, ARRAY, WORD), launch)

@@ -1,5 +1,9 @@
 """What Python calls to start an entry, and to ask whether an earlier one may be started again."""
 
+from __future__ import annotations
+
+from typing import Any
+
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.emit.internals import types
 from implicit_conv.kernels.cpu.runtime.compiled import entry
@@ -7,6 +11,7 @@ from implicit_conv.kernels.cpu.runtime.compiled.source import (
     ARRAY,
     INT,
     OBJECT,
+    Source,
     for_python,
     for_python_locked,
 )
@@ -23,33 +28,33 @@ KIND, RANK, DTYPE, FLAGS, DATA, LOW, HIGH = (WORD * n for n in range(len(Slot._f
 LOW_HALF = (1 << 32) - 1  # of a word, which C calls an int
 
 
-def make_start():
+def make_start() -> Source:
     """start(blob, scratch, x, w, y, panels, entry): see `entry.start`."""
     return for_python(types.void(ARRAY, INT, ARRAY, ARRAY, ARRAY, INT, INT), entry.start)
 
 
-def make_run_counted():
+def make_run_counted() -> Source:
     """run_counted(entry, blob, thread): see `entry.run_counted`."""
     return for_python(types.void(INT, INT, INT), entry.run_counted)
 
 
-def make_address_of():
+def make_address_of() -> Source:
     """address_of(array): the address of an array's first element."""
 
-    def address_of(array):
+    def address_of(array: int) -> int:
         return array
 
     return for_python(INT(ARRAY), address_of)
 
 
-def make_differing():
+def make_differing() -> Source:
     """differing(record, x, w, bias, residual, out): the place, from 1 on, of the first array that
     is not stored as the record says, or shares memory with `out`; 0 if there is none.
     """
     return for_python_locked(INT(ARRAY, *[OBJECT] * 5), _differing)
 
 
-def _differing(record, x, w, bias, residual, out):
+def _differing(record: Any, x: int, w: int, bias: int, residual: int, out: int) -> int:
     last = record + 4 * WORD * SLOT_WORDS
     if not _stored_alike(last, out):
         return 5
@@ -62,7 +67,7 @@ def _differing(record, x, w, bias, residual, out):
     return 0
 
 
-def _stored_alike(slot, array):
+def _stored_alike(slot: Any, array: int) -> bool:
     """Whether an object is what the slot of a record says."""
     if memory.read(array + FIELDS.kind) != memory.read(slot + KIND):
         return False
@@ -89,7 +94,7 @@ def _stored_alike(slot, array):
     return True
 
 
-def _overlap(slot, array, other_slot, other):
+def _overlap(slot: Any, array: int, other_slot: Any, other: int) -> bool:
     """Whether the bytes of two arrays overlap; None has none."""
     if memory.read(slot + RANK) < 0 or memory.read(other_slot + RANK) < 0:
         return False

@@ -4,11 +4,14 @@ The control word is MXCSR on x86 (Intel SDM vol. 1, 10.2.3) and FPCR on 64-bit A
 Other processors are not supported, and keep subnormals.
 """
 
+from __future__ import annotations
+
 import platform
+from typing import Any
 
 from implicit_conv.kernels.cpu.emit import internals
 from implicit_conv.kernels.cpu.emit.internals import intrinsic, ir, types
-from implicit_conv.kernels.cpu.emit.vector import BYTES, I32, I64, VOID
+from implicit_conv.kernels.cpu.emit.vector import BYTES, I32, I64, VOID, Intrinsic, Values
 
 DENORMALS_ARE_ZERO, FLUSH_TO_ZERO = 1 << 6, 1 << 15  # bits of MXCSR: for operands, for results
 FLUSH_BOTH = 1 << 24  # the bit of FPCR for operands and results
@@ -19,7 +22,7 @@ FLUSH = {  # bits of this CPU's control word that treat subnormals as zeros; 0 i
 }.get(platform.machine(), 0)
 
 
-def _call(builder, name, result, arguments):
+def _call(builder: ir.IRBuilder, name: str, result: ir.Type, arguments: Values) -> ir.Value:
     """Emit a call of the LLVM intrinsic `name`."""
     kind = ir.FunctionType(result, [argument.type for argument in arguments])
     function = internals.get_or_insert_function(builder.module, kind, name)
@@ -27,10 +30,10 @@ def _call(builder, name, result, arguments):
 
 
 @intrinsic
-def control_word(typingctx):
+def control_word(typingctx: Any) -> Intrinsic:
     """The control word of this thread, an int64."""
 
-    def codegen(context, builder, signature, args):
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
         if platform.machine() in X86:
             word = internals.alloca_once(builder, I32)
             _call(builder, "llvm.x86.sse.stmxcsr", VOID, [builder.bitcast(word, BYTES)])
@@ -43,10 +46,10 @@ def control_word(typingctx):
 
 
 @intrinsic
-def set_control_word(typingctx, value):
+def set_control_word(typingctx: Any, value: Any) -> Intrinsic:
     """Set the control word of this thread."""
 
-    def codegen(context, builder, signature, args):
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
         if platform.machine() in X86:
             word = internals.alloca_once_value(builder, builder.trunc(args[0], I32))
             _call(builder, "llvm.x86.sse.ldmxcsr", VOID, [builder.bitcast(word, BYTES)])

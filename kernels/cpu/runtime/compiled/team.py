@@ -22,6 +22,8 @@ missed.
   they are no threads of Python's, and never need its lock.
 """
 
+from __future__ import annotations
+
 from implicit_conv.kernels.cpu.emit import atomic, memory
 from implicit_conv.kernels.cpu.emit.internals import types
 from implicit_conv.kernels.cpu.runtime.active_threads import CPUS, RUNNING
@@ -29,7 +31,7 @@ from implicit_conv.kernels.cpu.runtime.call import THREAD_COUNTS
 from implicit_conv.kernels.cpu.runtime.call import WORD as BYTES
 from implicit_conv.kernels.cpu.runtime.compiled import linux
 from implicit_conv.kernels.cpu.runtime.compiled.entry import run_counted
-from implicit_conv.kernels.cpu.runtime.compiled.source import for_python, of_function
+from implicit_conv.kernels.cpu.runtime.compiled.source import Source, for_python, of_function
 from implicit_conv.kernels.cpu.runtime.compiled.subnormals import control_word, set_control_word
 from implicit_conv.kernels.cpu.runtime.native_team import JOB_COUNT, JOBS, LINE, SEMAPHORE_BYTES
 
@@ -56,7 +58,7 @@ LONGEST_STALL = 50_000_000  # of a longer one as much counts: a stopped process 
 REST = 16
 
 
-def wake(team, count):
+def wake(team: int, count: int) -> None:
     """Wake up to `count` helpers that sleep."""
     while count > 0:
         sleepers = atomic.load(team + SLEEPERS)
@@ -67,13 +69,13 @@ def wake(team, count):
             count -= 1
 
 
-def wake_next(team, thread, limit):
+def wake_next(team: int, thread: int, limit: int) -> None:
     """Wake the helpers that thread `thread` of a launch on `limit` threads has to wake."""
     first = 2 * thread + 1
     wake(team, min(2, limit - first))
 
 
-def work_in(team, bit, job, thread, limit):
+def work_in(team: int, bit: int, job: int, thread: int, limit: int) -> None:
     """Work in a job that this helper has entered as `thread`."""
     if thread + 1 == limit:
         atomic.keep_bits(team + OPEN, ~bit)
@@ -96,7 +98,7 @@ def work_in(team, bit, job, thread, limit):
         linux.post(atomic.load(job + BELL))
 
 
-def enter(team, bit, job):
+def enter(team: int, bit: int, job: int) -> bool:
     """Take part in a job; whether this helper did."""
     moved = False
     while True:
@@ -113,7 +115,7 @@ def enter(team, bit, job):
             return True
 
 
-def help_somebody(team):
+def help_somebody(team: int) -> bool:
     """Take part in an open job; whether there was one."""
     jobs = atomic.load(team + OPEN)
     while jobs:
@@ -125,7 +127,7 @@ def help_somebody(team):
     return False
 
 
-def helper(team):
+def helper(team: int) -> int:
     """What a helper does all its life."""
     while True:
         while help_somebody(team):
@@ -146,7 +148,7 @@ def helper(team):
     return 0
 
 
-def take_job(team):
+def take_job(team: int) -> int:
     """The bit of a job that nobody uses, now taken; 0 if there is none."""
     while True:
         taken = atomic.load(team + TAKEN)
@@ -157,7 +159,7 @@ def take_job(team):
             return 1 << place
 
 
-def close(job):
+def close(job: int) -> None:
     """Let nobody else enter, and wait for the helpers inside."""
     state = atomic.set_bits(job + STATE, CLOSED)
     if state & (ENTERED - 1) == 0:
@@ -173,7 +175,7 @@ def close(job):
         atomic.pause()
 
 
-def helpers_for(team, thread_counts, threads):
+def helpers_for(team: int, thread_counts: int, threads: int) -> int:
     """How many helpers a launch on `threads` threads may have."""
     rest = atomic.load(team + REST_UNTIL)
     if rest and linux.clock(linux.MONOTONIC) < rest:
@@ -183,7 +185,7 @@ def helpers_for(team, thread_counts, threads):
     )
 
 
-def launch(team, entry, blob, threads):
+def launch(team: int, entry: int, blob: int, threads: int) -> None:
     """Run an entry on up to `threads` threads, of which this one is the first."""
     helpers = helpers_for(team, memory.read(blob + BYTES * THREAD_COUNTS), threads)
     bit = take_job(team) if helpers > 0 else 0
@@ -206,7 +208,7 @@ def launch(team, entry, blob, threads):
         atomic.keep_bits(team + TAKEN, ~bit)
 
 
-def make(team, semaphores, function, helpers, scratch):
+def make(team: int, semaphores: int, function: int, helpers: int, scratch: int) -> int:
     """Make the semaphores and start the helpers of a team; returns how many could be started."""
     linux.make_semaphore(semaphores)
     atomic.store(team + BED, semaphores)
@@ -222,16 +224,16 @@ def make(team, semaphores, function, helpers, scratch):
     return helpers
 
 
-def make_helper():
+def make_helper() -> Source:
     """helper(team)"""
     return of_function(WORD(WORD), helper)
 
 
-def make_make():
+def make_make() -> Source:
     """make(team, semaphores, function, helpers, scratch)"""
     return for_python(WORD(*[WORD] * 5), make)
 
 
-def make_launch():
+def make_launch() -> Source:
     """launch(team, entry, blob, threads)"""
     return for_python(types.void(*[WORD] * 4), launch)

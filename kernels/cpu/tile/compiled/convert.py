@@ -5,7 +5,11 @@ panels, and rounded once, to nearest even, when they are stored; all of it vecto
 16-bit elements as integers. Integers are widened to those of their sums.
 """
 
+from __future__ import annotations
+
 import functools
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from implicit_conv.kernels.cpu.emit import internals, masks, memory
 from implicit_conv.kernels.cpu.emit.internals import ir, types
@@ -15,11 +19,14 @@ from implicit_conv.kernels.cpu.emit.vector import (
     SCALAR,
     Emitter,
     Integers,
+    Intrinsic,
+    Values,
 )
 from implicit_conv.kernels.cpu.tile.storage import (
     HARD_BFLOAT16,
     SIZES,
     SOFT_FLOAT16,
+    Stored,
     dtype_of,
     is_integer,
 )
@@ -27,14 +34,14 @@ from implicit_conv.kernels.cpu.tile.storage import (
 I16 = ir.IntType(16)
 
 
-def emitter(builder, lanes, dtype, fma=False):
+def emitter(builder: ir.IRBuilder, lanes: int, dtype: Stored, fma: bool = False) -> Emitter:
     """The Emitter of vectors that are computed in `dtype`, or in float32 for 16-bit floats."""
     if is_integer(dtype):
         return Integers(builder, lanes, SIZES[dtype])
     return Emitter(builder, lanes, max(4, SIZES[dtype]), fma)
 
 
-def load(e, dtype, address, mask=None):
+def load(e: Emitter, dtype: Any, address: ir.Value, mask: ir.Value | None = None) -> ir.Value:
     """A vector of elements stored as `dtype`, as elements of `e`; lanes outside `mask` are zero."""
     raw = _load_bits(e, dtype, address, mask)
     if is_integer(dtype) and raw.type != e.vector:
@@ -51,7 +58,7 @@ def load(e, dtype, address, mask=None):
     return raw
 
 
-def load_words(e, addresses, masks):
+def load_words(e: Emitter, addresses: Values, masks: Sequence[ir.Value | None]) -> ir.Value:
     """A vector of 32-bit words, each of one element from every address; those of the first address
     are in the lowest bits.
 
@@ -66,7 +73,9 @@ def load_words(e, addresses, masks):
     return e.builder.bitcast(words, e.vector)
 
 
-def store(e, dtype, value, address, mask=None):
+def store(
+    e: Emitter, dtype: Stored, value: ir.Value, address: ir.Value, mask: ir.Value | None = None
+) -> None:
     """Store elements of `e` as `dtype`, floats rounded to nearest even; lanes outside `mask` are
     not written.
     """
@@ -85,7 +94,9 @@ def store(e, dtype, value, address, mask=None):
     _store_bits(e, dtype, value, address, mask)
 
 
-def spread(e, dtype, step, to, at, count):
+def spread(
+    e: Emitter, dtype: Stored, step: int, to: ir.Value, at: ir.Value, count: ir.Value
+) -> None:
     """Write `count` contiguous elements with a stride of `step` elements, and nothing in between.
 
     `count` is at most the number of lanes; all elements are stored as `dtype`.
@@ -100,13 +111,13 @@ def spread(e, dtype, step, to, at, count):
         _store_bits(e, dtype, value, e.at(to, first * SIZES[dtype]), kept)
 
 
-def _bits_type(e, dtype):
+def _bits_type(e: Emitter, dtype: Stored) -> ir.Type:
     """The type that the bits of an element are loaded as."""
     size = SIZES[dtype]
     return e.scalar if size == e.itemsize else {1: I8, 2: I16, 4: I32}[size]
 
 
-def _load_bits(e, dtype, address, mask):
+def _load_bits(e: Emitter, dtype: Stored, address: ir.Value, mask: ir.Value | None) -> ir.Value:
     kind = ir.VectorType(_bits_type(e, dtype), e.lanes)
     pointer = e.pointer(address, kind)
     if mask is not None:
@@ -116,7 +127,9 @@ def _load_bits(e, dtype, address, mask):
     return value
 
 
-def _store_bits(e, dtype, value, address, mask):
+def _store_bits(
+    e: Emitter, dtype: Stored, value: ir.Value, address: ir.Value, mask: ir.Value | None
+) -> None:
     pointer = e.pointer(address, value.type)
     if mask is None:
         e.builder.store(value, pointer).align = SIZES[dtype]
@@ -124,13 +137,13 @@ def _store_bits(e, dtype, value, address, mask):
         masks.store(e.builder, value, pointer, mask, SIZES[dtype])
 
 
-def _to_even(e, bits, dropped):
+def _to_even(e: Emitter, bits: ir.Value, dropped: int) -> ir.Value:
     """`bits` plus what rounds them to nearest even when `dropped` low bits are cut off."""
     odd = e.builder.and_(e.builder.lshr(bits, e.word(dropped)), e.word(1))
     return e.builder.add(e.builder.add(bits, odd), e.word((1 << (dropped - 1)) - 1))
 
 
-def _round_bfloat_at_once(e, value):
+def _round_bfloat_at_once(e: Emitter, value: ir.Value) -> ir.Value:
     """`_round_bfloat` by an instruction, except where it would flush a subnormal to zero."""
     builder, bits = e.builder, 32 * e.lanes
     kind = ir.FunctionType(ir.VectorType(ir.IntType(1), e.lanes), [e.vector, I32])
@@ -155,7 +168,7 @@ def _round_bfloat_at_once(e, value):
     return result
 
 
-def _round_bfloat(e, value):
+def _round_bfloat(e: Emitter, value: ir.Value) -> ir.Value:
     """Floats rounded to bfloat16, to nearest even, by integer arithmetic."""
     bits = e.builder.bitcast(value, e.words)
     quiet = e.builder.or_(bits, e.word(1 << 22))  # else a NaN might lose its last bit, or carry
@@ -165,7 +178,7 @@ def _round_bfloat(e, value):
     return e.builder.trunc(e.builder.lshr(chosen, e.word(16)), ir.VectorType(I16, e.lanes))
 
 
-def _widen_half(e, half):
+def _widen_half(e: Emitter, half: ir.Value) -> ir.Value:
     """float16 in the low halves as float32, by integer arithmetic and one exact product."""
     builder = e.builder
     shifted = builder.shl(builder.and_(half, e.word(0x7FFF)), e.word(13))
@@ -178,7 +191,7 @@ def _widen_half(e, half):
     return builder.bitcast(builder.or_(bits, sign), e.vector)
 
 
-def _narrow_half(e, value):
+def _narrow_half(e: Emitter, value: ir.Value) -> ir.Value:
     """float32 rounded to float16 in the low halves, by integer arithmetic and one rounding sum."""
     builder = e.builder
     bits = builder.bitcast(value, e.words)
@@ -198,11 +211,11 @@ def _narrow_half(e, value):
 
 
 @functools.cache
-def make_convert(source, target, lanes):
+def make_convert(source: Stored, target: Stored, lanes: int) -> Any:
     """An intrinsic (to, at): `lanes` elements converted from `source` to `target`."""
 
-    def convert(typingctx, to, at):
-        def codegen(context, builder, signature, args):
+    def convert(typingctx: Any, to: Any, at: Any) -> Intrinsic:
+        def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
             to, at = args
             e = emitter(builder, lanes, target if is_integer(target) else source)
             store(e, target, load(e, source, at), to)
@@ -214,7 +227,7 @@ def make_convert(source, target, lanes):
 
 
 @functools.cache
-def make_move_element(source, target):
+def make_move_element(source: Stored, target: Stored) -> Any:
     """move_element(to, at): copy one element and convert it."""
     if source == target:
         return memory.copy_bytes(SIZES[source])
@@ -222,19 +235,19 @@ def make_move_element(source, target):
 
 
 @functools.cache
-def make_move(source, target, lanes):
+def make_move(source: Stored, target: Stored, lanes: int) -> Callable[..., Any]:
     """move(to, at, count): copy `count` contiguous elements and convert them."""
     at_size, to_size = SIZES[source], SIZES[target]
     if source == target:
 
-        def copy(to, at, count):
+        def copy(to: int, at: int, count: int) -> None:
             """Copy `count` elements, which need no conversion."""
             memory.copy(to, at, count * at_size)
 
         return copy
     vector, element = (make_convert(source, target, width) for width in (lanes, 1))
 
-    def move(to, at, count):
+    def move(to: int, at: int, count: int) -> None:
         """Convert `count` elements, by vectors if they fill one."""
         if count < lanes:
             for i in range(count):
@@ -249,11 +262,11 @@ def make_move(source, target, lanes):
 
 
 @functools.cache
-def make_read(dtype):
+def make_read(dtype: Stored) -> Any:
     """read(address): one element as float64; an int64 is rounded to nearest even."""
 
-    def read(typingctx, address):
-        def codegen(context, builder, signature, args):
+    def read(typingctx: Any, address: Any) -> Intrinsic:
+        def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
             e = emitter(builder, 1, dtype)
             value = builder.extract_element(load(e, dtype, args[0]), ir.Constant(I32, 0))
             if is_integer(dtype):
@@ -266,11 +279,11 @@ def make_read(dtype):
 
 
 @functools.cache
-def make_write(dtype):
+def make_write(dtype: Stored) -> Any:
     """write(address, value): store one float64, rounded."""
 
-    def write(typingctx, address, value):
-        def codegen(context, builder, signature, args):
+    def write(typingctx: Any, address: Any, value: Any) -> Intrinsic:
+        def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
             e = emitter(builder, 1, dtype)
             store(e, dtype, e.splat(e.narrow(args[1])), args[0])
             return context.get_dummy_value()

@@ -16,15 +16,19 @@ Whole panels of a channels-last output with a clamp (none, relu, relu6) do not c
 microkernel stores them itself. Planes with a clamp come here clamped.
 """
 
+from __future__ import annotations
+
 import functools
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import memory
-from implicit_conv.kernels.cpu.emit.vector import BYTES, Emitter, i64
-from implicit_conv.kernels.cpu.runtime.compiled.entry import fields
+from implicit_conv.kernels.cpu.emit.vector import BYTES, Builder, Emitter, Value, i64
+from implicit_conv.kernels.cpu.runtime.call import Call
+from implicit_conv.kernels.cpu.runtime.compiled.entry import Blob, fields
 from implicit_conv.kernels.cpu.runtime.compiled.part import declare
-from implicit_conv.kernels.cpu.runtime.compiled.source import emitted, translated
+from implicit_conv.kernels.cpu.runtime.compiled.source import Source, emitted, translated
 from implicit_conv.kernels.cpu.runtime.table import (
     SPREAD,
     STORE_TILE,
@@ -36,6 +40,7 @@ from implicit_conv.kernels.cpu.tile import storage
 from implicit_conv.kernels.cpu.tile.compiled import convert
 from implicit_conv.kernels.cpu.tile.compiled.finish import finish
 from implicit_conv.kernels.cpu.tile.compiled.transpose import transpose
+from implicit_conv.kernels.cpu.tile.storage import Format
 from implicit_conv.kernels.cpu.tile.variants import (
     PIXEL_BLOCKS,
     PIXEL_ROW,
@@ -52,16 +57,16 @@ BLOCK_VECTORS = 4  # vectors of pixels in a block that is transposed before it i
 spread_row = declare(SPREAD, "spread_row", "to at count")
 
 
-def make_spread_row(apart, lanes, form):
+def make_spread_row(apart: int, lanes: int, form: Format) -> Source:
     """The part that writes contiguous elements into y with a stride of `apart` elements."""
     itemsize, size = storage.SIZES[form.sums], storage.SIZES[form.y]
 
-    def emit(builder, arguments):
+    def emit(builder: Builder, arguments: dict[str, Value]) -> None:
         e = Emitter(builder, lanes, itemsize, fma=True)
         *addresses, count = arguments.values()
         to, at = (builder.inttoptr(address, BYTES) for address in addresses)
 
-        def vector(first, _):
+        def vector(first: Value, _: object) -> list[Value]:
             source = e.at(at, builder.mul(first, i64(size)))
             target = e.at(to, builder.mul(first, i64(apart * size)))
             rest = builder.sub(count, first)
@@ -80,7 +85,9 @@ class Rows(NamedTuple):
     stride: int
 
 
-def finish_rows(call, k, sums, residual, y, rows, columns, ahead):
+def finish_rows(
+    call: Call, k: int, sums: Rows, residual: Rows, y: Rows, rows: int, columns: int, ahead: int
+) -> None:
     """`rows` rows of `columns` elements, from filter k on: y = activation(scale * sums + shift +
     residual).
     """
@@ -106,7 +113,7 @@ def finish_rows(call, k, sums, residual, y, rows, columns, ahead):
 
 
 @functools.cache
-def make_write(lanes, form):
+def make_write(lanes: int, form: Format) -> Callable[..., Any]:
     """Make write(), which finishes pixels and stores them; elements have the formats `form`."""
     itemsize, size = storage.SIZES[form.sums], storage.SIZES[form.y]
     residual_size = storage.SIZES[form.residual]
@@ -115,7 +122,16 @@ def make_write(lanes, form):
     block_row = block_pixels * itemsize
     block_bytes = lanes * block_row
 
-    def write_planes(call, staging, pitch, first_filter, filters, count, residual, y):
+    def write_planes(
+        call: Call,
+        staging: int,
+        pitch: int,
+        first_filter: int,
+        filters: int,
+        count: int,
+        residual: int,
+        y: int,
+    ) -> None:
         """Transpose blocks of pixels x filters into y, and finish them unless they are clamped."""
         block = memory.stack(block_bytes)
         spreads = call.stores.row_axis == SPREAD_ROWS
@@ -163,7 +179,16 @@ def make_write(lanes, form):
                                 count=min(lanes, pixels - pixel),
                             )
 
-    def write(call, staging, width, first_filter, filters, count, residual, y):
+    def write(
+        call: Call,
+        staging: int,
+        width: int,
+        first_filter: int,
+        filters: int,
+        count: int,
+        residual: int,
+        y: int,
+    ) -> None:
         """Finish `count` pixels of an output row, with the filters from `first_filter` on, and
         store them in y.
         """
@@ -192,7 +217,7 @@ def make_write(lanes, form):
 
 
 @functools.cache
-def make_add_residual(form):
+def make_add_residual(form: Format) -> Callable[..., Any]:
     """Make add_residual(), for a residual whose contiguous axis is not that of y.
 
     The engine gives none to integers.
@@ -201,7 +226,9 @@ def make_add_residual(form):
     read, write = convert.make_read(form.sums), convert.make_write(form.sums)
     read_residual = convert.make_read(form.residual)
 
-    def add_residual(call, staging, width, filters, count, residual):
+    def add_residual(
+        call: Call, staging: int, width: int, filters: int, count: int, residual: int
+    ) -> None:
         """Add the residual to `count` pixels in place, element by element."""
         for pixel in range(count):
             for k in range(filters):
@@ -215,12 +242,14 @@ def make_add_residual(form):
 store_tile = declare(STORE_TILE, "store_tile", "blob staging width n p q k filters")
 
 
-def make_store_tile(lanes, form):
+def make_store_tile(lanes: int, form: Format) -> Source:
     """The part that stores staging tiles; elements have the formats `form`."""
     write = make_write(lanes, form)
     add_residual = make_add_residual(form)
 
-    def stored_tile(blob, staging, width, n, p, q, k, filters):
+    def stored_tile(
+        blob: Blob, staging: int, width: int, n: int, p: int, q: int, k: int, filters: int
+    ) -> None:
         """Finish a staging tile of filters k, k + 1, ... and stores
         it, from output pixel (n, p, q) on.
 

@@ -4,22 +4,27 @@ A vector holds the elements of several rows, so that a transpose takes a fractio
 of `transpose`, whose vectors hold one row each.
 """
 
+from __future__ import annotations
+
+from typing import Any
+
 from implicit_conv.kernels.cpu.emit.internals import ir
-from implicit_conv.kernels.cpu.emit.vector import BYTES, I32, I64, i64
+from implicit_conv.kernels.cpu.emit.vector import BYTES, I32, I64, Emitter, i64
 from implicit_conv.kernels.cpu.runtime.compiled.part import declare
-from implicit_conv.kernels.cpu.runtime.compiled.source import emitted
+from implicit_conv.kernels.cpu.runtime.compiled.source import Source, emitted
 from implicit_conv.kernels.cpu.runtime.table import FEW_COLUMNS
 from implicit_conv.kernels.cpu.tile import storage
 from implicit_conv.kernels.cpu.tile.compiled import convert
 from implicit_conv.kernels.cpu.tile.compiled.transpose import butterfly
 from implicit_conv.kernels.cpu.tile.extents import FEW
+from implicit_conv.kernels.cpu.tile.storage import Stored
 
 transpose_few = declare(
     FEW_COLUMNS, "transpose_few", "source source_stride target offsets rows columns"
 )
 
 
-def _join(e, vectors):
+def _join(e: Emitter, vectors: list[ir.Value]) -> ir.Value:
     """One vector of the lanes of all `vectors`, a power of two, in their order."""
     while len(vectors) > 1:
         lanes = list(range(2 * vectors[0].type.count))
@@ -29,7 +34,18 @@ def _join(e, vectors):
     return vectors[0]
 
 
-def _emit(e, narrow, formats, full, source, source_stride, target, offsets, rows, columns):
+def _emit(
+    e: Emitter,
+    narrow: Emitter,
+    formats: tuple[Stored, Stored],
+    full: bool,
+    source: ir.Value,
+    source_stride: ir.Value,
+    target: ir.Value,
+    offsets: Any,
+    rows: ir.Value,
+    columns: ir.Value,
+) -> None:
     """Emit a block of `rows` rows of which `columns` columns become rows of the target, at the byte
     offsets in a table.
 
@@ -41,7 +57,7 @@ def _emit(e, narrow, formats, full, source, source_stride, target, offsets, rows
     offsets = builder.inttoptr(offsets, I64.as_pointer())
     last, mask = builder.sub(rows, i64(1)), narrow.below(columns)
 
-    def row(i):
+    def row(i: int) -> ir.Value:
         i = i64(i)
         if not full:
             i = builder.select(builder.icmp_signed("<", i, last), i, last)
@@ -56,11 +72,11 @@ def _emit(e, narrow, formats, full, source, source_stride, target, offsets, rows
             convert.store(e, target_format, vector, e.at(target, offset), kept)
 
 
-def make_few_columns(lanes, source, target, full):
+def make_few_columns(lanes: int, source: Stored, target: Stored, full: bool) -> Source:
     """The part that transposes at most FEW columns of `lanes` rows, or of fewer if not `full`."""
     computed = target if storage.is_integer(source) and source != target else source
 
-    def emit(builder, at):
+    def emit(builder: ir.IRBuilder, at: dict[str, ir.Value]) -> None:
         e, narrow = (convert.emitter(builder, n, computed, True) for n in (lanes, FEW))
         _emit(e, narrow, (source, target), full, **at)
 

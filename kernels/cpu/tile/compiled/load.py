@@ -5,19 +5,26 @@ with a stride of `step` pixels. x may have any strides: channels-last rows are c
 transposed. Padding is zeros, or the rows and pixels of x that it repeats. All strides are in bytes.
 """
 
+from __future__ import annotations
+
 import functools
+from collections.abc import Callable
+from typing import Any
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import memory
-from implicit_conv.kernels.cpu.runtime.compiled.entry import fields
+from implicit_conv.kernels.cpu.runtime.call import Call
+from implicit_conv.kernels.cpu.runtime.compiled.entry import Blob, fields
 from implicit_conv.kernels.cpu.runtime.compiled.executed_loads import ACTIVATION, recorder
 from implicit_conv.kernels.cpu.runtime.compiled.part import declare
-from implicit_conv.kernels.cpu.runtime.compiled.source import translated
+from implicit_conv.kernels.cpu.runtime.compiled.source import Source, translated
 from implicit_conv.kernels.cpu.runtime.table import LOAD_PIXELS, LOAD_TILE, TRANSPOSE_IN
 from implicit_conv.kernels.cpu.tile import storage
 from implicit_conv.kernels.cpu.tile.compiled import convert
 from implicit_conv.kernels.cpu.tile.compiled.transpose import make_transpose_block
 from implicit_conv.kernels.cpu.tile.compiled.windows import make_load_windows
+from implicit_conv.kernels.cpu.tile.storage import Format
+from implicit_conv.kernels.geometry import Geometry
 
 WORD_BYTES = 4  # bytes of a word of several channels
 WIDE_BYTES = 16  # bytes of a copy in one instruction; smaller pixels are copied with what follows
@@ -25,14 +32,16 @@ FEW_PLANES = 4  # channels that are copied one by one (AMD EPYC, Zen 4, 2026-11)
 
 
 @functools.cache
-def make_load_contiguous(lanes, form):
+def make_load_contiguous(lanes: int, form: Format) -> Callable[..., Any]:
     """Make load_pixels() for contiguous channels; see `make_load_any`."""
     element_channels = form.channels  # channels of an element of the buffer
     move = convert.make_move(form.x, form.buffer, lanes)
     as_stored, copy_wide = form.x == form.buffer, memory.copy_bytes(WIDE_BYTES)
     size, itemsize = storage.SIZES[form.x], storage.SIZES[form.buffer]  # of x, of the buffer
 
-    def copy_pixels(target, source, pitch, step, pixels, channels):
+    def copy_pixels(
+        target: int, source: int, pitch: int, step: int, pixels: int, channels: int
+    ) -> None:
         """One copy for each pixel, or one for the whole row if pixels are contiguous too."""
         if step == channels * size and pitch == channels * itemsize:
             move(target, source, pixels * channels)
@@ -46,7 +55,9 @@ def make_load_contiguous(lanes, form):
         for i in range(wide, pixels):
             move(target + i * pitch, source + i * step, channels)
 
-    def copy_words(target, source, pitch, step, pixels, channels):
+    def copy_words(
+        target: int, source: int, pitch: int, step: int, pixels: int, channels: int
+    ) -> None:
         """Channels that do not fill a word: each is copied with what follows, which is masked."""
         beyond = schedule.ceil_div(WORD_BYTES - channels * size, step) if step > 0 else pixels
         whole = max(0, pixels - beyond)
@@ -57,7 +68,17 @@ def make_load_contiguous(lanes, form):
             memory.zero(target + i * pitch, pitch)
             move(target + i * pitch, source + i * step, channels)
 
-    def load_pixels(kernels, target, source, pitch, pixel, step, channel, pixels, channels):
+    def load_pixels(
+        kernels: int,
+        target: int,
+        source: int,
+        pitch: int,
+        pixel: int,
+        step: int,
+        channel: int,
+        pixels: int,
+        channels: int,
+    ) -> None:
         if channels < element_channels:
             copy_words(target, source, pitch, step * pixel, pixels, channels)
         else:
@@ -67,26 +88,39 @@ def make_load_contiguous(lanes, form):
 
 
 @functools.cache
-def make_load_apart(lanes, form):
+def make_load_apart(lanes: int, form: Format) -> Callable[..., Any]:
     """Make load_pixels() for channels with any stride; see `make_load_any`."""
     element_channels = form.channels  # channels of an element of the buffer
     transpose_block = make_transpose_block(TRANSPOSE_IN, lanes, element_channels)
     move_element = convert.make_move_element(form.x, form.buffer)
     size, itemsize = storage.SIZES[form.x], storage.SIZES[form.buffer]  # of x, of the buffer
 
-    def gather_pixels(target, source, pitch, step, channel, pixels, channels):
+    def gather_pixels(
+        target: int, source: int, pitch: int, step: int, channel: int, pixels: int, channels: int
+    ) -> None:
         """Any strides, element by element."""
         for i in range(pixels):
             for c in range(channels):
                 move_element(target + i * pitch + c * itemsize, source + i * step + c * channel)
 
-    def interleave_planes(target, source, pitch, step, channel, pixels, channels):
+    def interleave_planes(
+        target: int, source: int, pitch: int, step: int, channel: int, pixels: int, channels: int
+    ) -> None:
         """Few planes, each read in order: their transposed blocks would be almost empty."""
         for c in range(channels):
             for i in range(pixels):
                 move_element(target + i * pitch + c * itemsize, source + i * step + c * channel)
 
-    def transpose_pixels(kernels, target, source, pitch, step, channel, pixels, channels):
+    def transpose_pixels(
+        kernels: int,
+        target: int,
+        source: int,
+        pitch: int,
+        step: int,
+        channel: int,
+        pixels: int,
+        channels: int,
+    ) -> None:
         """Contiguous pixels (NCHW), transposed; `step` counts pixels and is 1 or 2."""
         span = (pixels - 1) * step + 1  # source pixels that may be read
         block = lanes * element_channels
@@ -98,7 +132,17 @@ def make_load_apart(lanes, form):
                     kernels, step, source + from_, channel, target + to, pitch, rows, columns
                 )
 
-    def load_pixels(kernels, target, source, pitch, pixel, step, channel, pixels, channels):
+    def load_pixels(
+        kernels: int,
+        target: int,
+        source: int,
+        pitch: int,
+        pixel: int,
+        step: int,
+        channel: int,
+        pixels: int,
+        channels: int,
+    ) -> None:
         if channels <= FEW_PLANES:
             interleave_planes(target, source, pitch, step * pixel, channel, pixels, channels)
         elif pixel == size and step <= 2:
@@ -110,12 +154,22 @@ def make_load_apart(lanes, form):
 
 
 @functools.cache
-def make_load_any(lanes, form):
+def make_load_any(lanes: int, form: Format) -> Callable[..., Any]:
     """Make load_pixels(), for elements with the formats `form` and vectors of `lanes`."""
     size = storage.SIZES[form.x]
     load_contiguous, load_apart = make_load_contiguous(lanes, form), make_load_apart(lanes, form)
 
-    def load_pixels(kernels, target, source, pitch, pixel, step, channel, pixels, channels):
+    def load_pixels(
+        kernels: int,
+        target: int,
+        source: int,
+        pitch: int,
+        pixel: int,
+        step: int,
+        channel: int,
+        pixels: int,
+        channels: int,
+    ) -> None:
         """Load every step-th pixel of `pixels` >= 1 pixels of the image, the first of which is at
         `source`, by the fastest way for their strides.
 
@@ -131,7 +185,7 @@ def make_load_any(lanes, form):
 
 
 @functools.cache
-def make_load_row(lanes, form, apart, repeats):
+def make_load_row(lanes: int, form: Format, apart: bool, repeats: bool) -> Callable[..., Any]:
     """Make load_row(), for elements with the formats `form` and vectors of `lanes`.
 
     `apart` says that channels are not contiguous, and `repeats` that padding repeats pixels.
@@ -142,7 +196,16 @@ def make_load_row(lanes, form, apart, repeats):
     fill = _make_repeat(lanes, form, apart) if repeats else _zero_pixels
     fills_words = not apart and not repeats  # also where channels do not fill a word
 
-    def load_row(call, g, target, source, pitch, w, pixels, channels):
+    def load_row(
+        call: Call,
+        g: Geometry,
+        target: int,
+        source: int,
+        pitch: int,
+        w: int,
+        pixels: int,
+        channels: int,
+    ) -> None:
         """Load the pixels w, w + step, ... of the image row at `source`, padding included.
 
         An image without channels has no memory that wide copies could read.
@@ -163,28 +226,48 @@ def make_load_row(lanes, form, apart, repeats):
     return load_row
 
 
-def _zero_pixels(call, g, target, source, pitch, w, first, end, channels):
+def _zero_pixels(
+    call: Call,
+    g: Geometry,
+    target: int,
+    source: int,
+    pitch: int,
+    w: int,
+    first: int,
+    end: int,
+    channels: int,
+) -> None:
     """Write the pixels first .. end - 1 of a row, which are padding of zeros."""
     memory.zero(target + first * pitch, (end - first) * pitch)
 
 
 @functools.cache
-def _make_repeat(lanes, form, apart):
+def _make_repeat(lanes: int, form: Format, apart: bool) -> Callable[..., Any]:
     """Make repeat_pixels(), for padding that repeats pixels."""
     itemsize = storage.SIZES[form.buffer]
     move = convert.make_move(form.x, form.buffer, lanes)
     move_element = convert.make_move_element(form.x, form.buffer)
 
-    def move_contiguous(call, to, at, channels):
+    def move_contiguous(call: Call, to: int, at: int, channels: int) -> None:
         move(to, at, channels)
 
-    def move_apart(call, to, at, channels):
+    def move_apart(call: Call, to: int, at: int, channels: int) -> None:
         for c in range(channels):
             move_element(to + c * itemsize, at + c * call.x.c)
 
     move_pixel = move_apart if apart else move_contiguous
 
-    def repeat_pixels(call, g, target, source, pitch, w, first, end, channels):
+    def repeat_pixels(
+        call: Call,
+        g: Geometry,
+        target: int,
+        source: int,
+        pitch: int,
+        w: int,
+        first: int,
+        end: int,
+        channels: int,
+    ) -> None:
         """Load the pixels first .. end - 1 of a row, which are padding, one by one."""
         for i in range(first, end):
             column = schedule.source_column(g, w + i * g.step_w, call.q_end)
@@ -203,25 +286,25 @@ load_pixels = declare(
 )
 
 
-def make_load_pixels(lanes, form):
+def make_load_pixels(lanes: int, form: Format) -> Source:
     """The part that loads pixels without padding; elements have the formats `form`."""
     load_row_pixels = make_load_any(lanes, form)
 
     def pixel_loads(
-        blob,
-        target,
-        source,
-        plane,
-        row,
-        column,
-        step,
-        channel,
-        planes,
-        rows,
-        columns,
-        channels,
-        pitch,
-    ):
+        blob: Blob,
+        target: int,
+        source: int,
+        plane: int,
+        row: int,
+        column: int,
+        step: int,
+        channel: int,
+        planes: int,
+        rows: int,
+        columns: int,
+        channels: int,
+        pitch: int,
+    ) -> None:
         """Load rows of every step-th column of planes, into ``[plane][row][column][channel]``.
 
         `plane`, `row`, `column` and `channel` are byte strides in memory; `pitch` is that of pixels
@@ -243,22 +326,24 @@ def make_load_pixels(lanes, form):
 load_tile = declare(LOAD_TILE, "load_tile", "blob buffer n p q c channels")
 
 
-def make_load_tile(lanes, form, apart, repeats, recording=False):
+def make_load_tile(
+    lanes: int, form: Format, apart: bool, repeats: bool, recording: bool = False
+) -> Source:
     """The part that loads tiles; elements have the formats `form`; see `make_load_row`."""
     return _load_tile(form, make_load_row(lanes, form, apart, repeats), recording)
 
 
-def make_window_tile(form, shape, recording=False):
+def make_window_tile(form: Format, shape: tuple[int, int, int], recording: bool = False) -> Source:
     """The part that loads tiles of windows; `shape` is that of an `extents.Window`."""
     return _load_tile(form, make_load_windows(form, shape), recording)
 
 
-def _load_tile(form, load_row, recording):
+def _load_tile(form: Format, load_row: Callable[..., Any], recording: bool) -> Source:
     """The part `load_tile` with a way to load a row."""
     record = recorder(recording)
     element_channels = form.channels
 
-    def tile_loads(blob, buffer, n, p, q, c, channels):
+    def tile_loads(blob: Blob, buffer: int, n: int, p: int, q: int, c: int, channels: int) -> None:
         """From output pixel (n, p, q) on: per output plane, filter plane, row, phase buffer.
 
         `c` is the first element of the channel block, counted over all groups, and `channels`

@@ -10,16 +10,19 @@ end of the loads that have it, byte offset of its element from the source of eac
 byte offset from their target).
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.emit.internals import ir
 from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, i64
-from implicit_conv.kernels.cpu.runtime.compiled.entry import fields
+from implicit_conv.kernels.cpu.runtime.call import Call
+from implicit_conv.kernels.cpu.runtime.compiled.entry import Blob, fields
 from implicit_conv.kernels.cpu.runtime.compiled.executed_loads import ACTIVATION, recorder
 from implicit_conv.kernels.cpu.runtime.compiled.part import declare
-from implicit_conv.kernels.cpu.runtime.compiled.source import emitted, translated
+from implicit_conv.kernels.cpu.runtime.compiled.source import Source, emitted, translated
 from implicit_conv.kernels.cpu.runtime.layout import EDGE_BYTES, LOAD_BYTES, TABLE_BYTES
 from implicit_conv.kernels.cpu.runtime.table import (
     GATHER_ROWS,
@@ -32,7 +35,8 @@ from implicit_conv.kernels.cpu.runtime.table import (
 from implicit_conv.kernels.cpu.tile import storage
 from implicit_conv.kernels.cpu.tile.compiled import convert
 from implicit_conv.kernels.cpu.tile.compiled.transpose import make_transpose_block
-from implicit_conv.kernels.geometry import ZEROS
+from implicit_conv.kernels.cpu.tile.storage import Format, Stored
+from implicit_conv.kernels.geometry import ZEROS, Geometry
 
 load_rows = declare(LOAD_ROWS, "load_rows", "table count source target ahead")
 gather_rows = declare(GATHER_ROWS, "gather_rows", "blob table count source target")
@@ -51,7 +55,7 @@ class LoadRow(NamedTuple):
     end: int
 
 
-def _every_step(e, step, parts):
+def _every_step(e: Emitter, step: int, parts: list[ir.Value]) -> ir.Value:
     """Elements 0, step, 2 * step, ... of contiguous vectors."""
     elements = range(0, step * e.lanes, step)
     vector = parts[0]
@@ -65,7 +69,7 @@ def _every_step(e, step, parts):
     return vector
 
 
-def emit_loads(step, dtype, e, at):
+def emit_loads(step: int, dtype: Stored, e: Emitter, at: dict[str, ir.Value]) -> None:
     """Emit `count` loads of the table for one channel; the pixels of a row have a stride of `step`
     elements, which are stored as `dtype`.
 
@@ -77,7 +81,7 @@ def emit_loads(step, dtype, e, at):
     )
     count, ahead = at["count"], at["ahead"]
 
-    def load(index, _):
+    def load(index: ir.Value, _: object) -> list[ir.Value]:
         entry = e.at(table, builder.mul(index, i64(LOAD_BYTES)))
         words = range(len(LoadRow._fields))
         row = LoadRow(*(builder.load(e.pointer(e.at(entry, 8 * i), I64)) for i in words))
@@ -85,7 +89,7 @@ def emit_loads(step, dtype, e, at):
         end = builder.sub(end, i64(step - 1))  # elements after the last pixel may be past the array
         from_, to = e.at(source, row.source), e.at(target, row.target)
 
-        def part(at, offset):
+        def part(at: ir.Value, offset: ir.Value | int) -> ir.Value:
             """The elements from at + offset on; those outside the image are zero."""
             first = builder.add(at, i64(offset))
             address = e.at(from_, builder.mul(first, i64(size)))
@@ -111,7 +115,7 @@ def emit_loads(step, dtype, e, at):
             value.add_incoming(*masked)
             return value
 
-        def vector(pixel, _):
+        def vector(pixel: ir.Value, _: object) -> list[ir.Value]:
             at = builder.mul(pixel, i64(step))
             pixels = _every_step(e, step, [part(at, i * e.lanes) for i in range(step)])
             e.store(pixels, e.at(to, builder.mul(pixel, i64(e.itemsize))))  # rows are whole vectors
@@ -123,28 +127,28 @@ def emit_loads(step, dtype, e, at):
     e.loop(count, 1, [], load)
 
 
-def make_load_rows(step, lanes, form):
+def make_load_rows(step: int, lanes: int, form: Format) -> Source:
     """The part that executes the loads of one channel, for pixels with a stride of `step`
     elements.
     """
     itemsize = storage.SIZES[form.buffer]
 
-    def emit_part(builder, at):
+    def emit_part(builder: ir.IRBuilder, at: dict[str, ir.Value]) -> None:
         emit_loads(step, form.x, Emitter(builder, lanes, itemsize, fma=True), at)
 
     return emitted(load_rows, emit_part)
 
 
-def phase_bytes(call, g):
+def phase_bytes(call: Call, g: Geometry) -> int:
     """Bytes of one phase buffer of a row, which is whole vectors."""
     return schedule.plane_vectors(g, call.lanes) * call.lanes * call.itemsize
 
 
-def make_gather_rows(form):
+def make_gather_rows(form: Format) -> Source:
     """The part that gathers rows; elements have the formats `form`."""
     move_element = convert.make_move_element(form.x, form.buffer)
 
-    def gathered_rows(blob, table, count, source, target):
+    def gathered_rows(blob: Blob, table: int, count: int, source: int, target: int) -> None:
         """Execute the loads of one channel for any strides of x,
         element by element.
         """
@@ -161,11 +165,11 @@ def make_gather_rows(form):
     return translated(gather_rows, gathered_rows)
 
 
-def make_repeat_edges(form):
+def make_repeat_edges(form: Format) -> Source:
     """The part that fills columns of padding; elements have the formats `form`."""
     move_edge = convert.make_move_element(form.x, form.buffer)
 
-    def repeated_edges(table, source, target):
+    def repeated_edges(table: int, source: int, target: int) -> None:
         """Fill the columns of padding of one channel, for padding
         that repeats pixels.
         """
@@ -180,7 +184,15 @@ def make_repeat_edges(form):
     return translated(repeat_edges, repeated_edges)
 
 
-def write_edges(call, g, w, pixels, valid, loads, edge):
+def write_edges(
+    call: Call,
+    g: Geometry,
+    w: int,
+    pixels: int,
+    valid: tuple[int, int],
+    loads: tuple[int, int],
+    edge: int,
+) -> int:
     """Write the columns of padding of a phase buffer: those of the pixels w, w + step, ... that are
     not among the `valid` ones, (first, end). `loads` is (first, end) of its loads.
 
@@ -199,7 +211,7 @@ def write_edges(call, g, w, pixels, valid, loads, edge):
     return edge
 
 
-def merges(call, g, entry):
+def merges(call: Call, g: Geometry, entry: int) -> bool:
     """Whether the pixels of this load follow those of the previous load, in x and in the buffer,
     all of them in the image; if so, they are added to the previous load.
     """
@@ -216,11 +228,13 @@ def merges(call, g, entry):
     return follows
 
 
-def make_write_loads(recording=False):
+def make_write_loads(recording: bool = False) -> Source:
     """The part that writes the table of a tile's loads."""
     record = recorder(recording)
 
-    def written_loads(blob, n, p, q, first, end, together, address):
+    def written_loads(
+        blob: Blob, n: int, p: int, q: int, first: int, end: int, together: int, address: int
+    ) -> None:
         """Write the number of a tile's loads for a channel, and their
         table, from output pixel (n, p, q) on.
 
@@ -271,13 +285,13 @@ def make_write_loads(recording=False):
     return translated(write_loads, written_loads)
 
 
-def load_edges(call, table, source, buffer):
+def load_edges(call: Call, table: int, source: int, buffer: int) -> None:
     """Fill the columns of padding of the channel at `source`, if they repeat pixels."""
     if memory.read(table + 8) > 0:
         repeat_edges(call.kernels, table=table, source=source, target=buffer)
 
 
-def load_plane(blob, table, c, buffer):
+def load_plane(blob: Blob, table: int, c: int, buffer: int) -> None:
     """Producer: execute the loads of a tile for channel c."""
     call = fields(blob).call
     count, source = memory.read(table), call.x.address + c * call.x.c
@@ -291,12 +305,12 @@ def load_plane(blob, table, c, buffer):
     load_edges(call, table, source, buffer)
 
 
-def make_load_planes(lanes, form):
+def make_load_planes(lanes: int, form: Format) -> Source:
     """The part that loads channels-last tiles; elements have the formats `form`."""
     block = lanes
     transpose_block = make_transpose_block(TRANSPOSE_IN, lanes)
 
-    def loaded_planes(blob, table, c, buffer, plane):
+    def loaded_planes(blob: Blob, table: int, c: int, buffer: int, plane: int) -> None:
         """Execute a tile's loads for the `g.C` channels from c on.
 
         Channels are contiguous in x; the byte stride of their planes in the buffer is `plane`.

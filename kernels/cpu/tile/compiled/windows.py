@@ -5,18 +5,26 @@ memory, ``[tap][channel]``. Windows of few channels then fill words of two chann
 pixel alone would leave a part of its last word empty.
 """
 
+from __future__ import annotations
+
 import functools
+from collections.abc import Callable
+from typing import Any
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import masks, memory
 from implicit_conv.kernels.cpu.emit.internals import ir, types
+from implicit_conv.kernels.cpu.emit.vector import Intrinsic, Values
+from implicit_conv.kernels.cpu.runtime.call import Call
 from implicit_conv.kernels.cpu.tile import storage
 from implicit_conv.kernels.cpu.tile.compiled import convert
 from implicit_conv.kernels.cpu.tile.extents import WINDOW_ELEMENTS
+from implicit_conv.kernels.cpu.tile.storage import Format
+from implicit_conv.kernels.geometry import Geometry
 
 
 @functools.cache
-def _make_copy_windows(count, elements, step, pitch):
+def _make_copy_windows(count: int, elements: int, step: int, pitch: int) -> Any:
     """copy_windows(to, at): store WINDOW_ELEMENTS elements: `count` windows of `elements` elements
     with a stride of `step` elements, each completed with zeros to `pitch` elements, then zeros.
     """
@@ -27,8 +35,8 @@ def _make_copy_windows(count, elements, step, pitch):
         for window, place in zip(windows, places, strict=True)
     ]
 
-    def copy_windows(typingctx, to, at):
-        def codegen(context, builder, signature, args):
+    def copy_windows(typingctx: Any, to: Any, at: Any) -> Intrinsic:
+        def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
             kind = ir.VectorType(ir.IntType(16), WINDOW_ELEMENTS)
             to, at = (builder.inttoptr(address, kind.as_pointer()) for address in args)
             bits = [lane < read for lane in range(WINDOW_ELEMENTS)]
@@ -45,7 +53,7 @@ def _make_copy_windows(count, elements, step, pitch):
 
 
 @functools.cache
-def make_load_windows(form, shape):
+def make_load_windows(form: Format, shape: tuple[int, int, int]) -> Callable[..., Any]:
     """Make load_row() for windows of `shape` = (channels, taps, stride); see `extents.Window`
     and `load.make_load_row`.
     """
@@ -57,7 +65,7 @@ def make_load_windows(form, shape):
     copy_windows = _make_copy_windows(together, elements, step, filled)
     move_element = convert.make_move_element(form.x, form.buffer)
 
-    def gather_window(call, target, source, column, pitch):
+    def gather_window(call: Call, target: int, source: int, column: int, pitch: int) -> None:
         """The window that begins at `column` of the row at `source`, element by element."""
         memory.zero(target, pitch)
         for tap in range(taps):
@@ -67,7 +75,16 @@ def make_load_windows(form, shape):
                     to = target + (tap * window_channels + c) * size
                     move_element(to, at + c * call.x.c)
 
-    def load_row(call, g, target, source, pitch, q, count, channels):
+    def load_row(
+        call: Call,
+        g: Geometry,
+        target: int,
+        source: int,
+        pitch: int,
+        q: int,
+        count: int,
+        channels: int,
+    ) -> None:
         """Load the windows of the output columns q .. q + count - 1.
 
         Those inside the image are copied several at once, if that stays inside the row's buffer.

@@ -1,14 +1,21 @@
 """Work items: what all launchable operators do to fetch and to describe one."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import memory
-from implicit_conv.kernels.cpu.runtime.compiled.entry import fields, next_item
-from implicit_conv.kernels.cpu.runtime.compiled.source import entry
+from implicit_conv.kernels.cpu.runtime.call import Call
+from implicit_conv.kernels.cpu.runtime.compiled.entry import Blob, fields, next_item
+from implicit_conv.kernels.cpu.runtime.compiled.source import Source, entry
+from implicit_conv.kernels.geometry import Geometry, Place
 
 
-def tile_and_panels(call, g, item):
+def tile_and_panels(call: Call, g: Geometry, item: int) -> tuple[int, Place, int, int]:
     """(group, origin of the load tile, first panel, end of its panels) of a work item.
 
     Chunks of panels vary fastest, then load tiles, then groups.
@@ -20,7 +27,7 @@ def tile_and_panels(call, g, item):
     return group, schedule.tile_origin(g, tile), first, min(first + call.chunk, panels)
 
 
-def bounds(call):
+def bounds(call: Call) -> tuple[float, float]:
     """(low, high) that a microkernel clamps its sums to; infinite if the staging tile is finished
     later.
     """
@@ -29,15 +36,15 @@ def bounds(call):
     return -np.inf, np.inf
 
 
-def is_staged(call):
+def is_staged(call: Call) -> int:
     """Whether rows of pixels must go through the staging tile, since y differs from the sums."""
     return not call.stores.clamps or call.stores.rounds or call.y.q != call.itemsize
 
 
-def operator(run_item):
+def operator(run_item: Callable[..., Any]) -> Source:
     """The entry whose work items, (group, load tile, chunk of panels), `run_item` executes."""
 
-    def every_item(blob, thread):
+    def every_item(blob: Blob, thread: int) -> None:
         call, g = fields(blob).call, fields(blob).geometry
         scratch = call.scratch.address + thread * call.scratch.bytes
         item = next_item(blob, thread)

@@ -17,11 +17,14 @@ One work item is a part of the load tiles and a panel of filters of several grou
     levels -> sums -> dw, or memory, if there are several parts
 """
 
+from __future__ import annotations
+
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import memory
-from implicit_conv.kernels.cpu.runtime.compiled.entry import fields
+from implicit_conv.kernels.cpu.runtime.call import Call
+from implicit_conv.kernels.cpu.runtime.compiled.entry import Blob, fields
 from implicit_conv.kernels.cpu.runtime.compiled.part import declare
-from implicit_conv.kernels.cpu.runtime.compiled.source import translated
+from implicit_conv.kernels.cpu.runtime.compiled.source import Source, translated
 from implicit_conv.kernels.cpu.runtime.table import EXPAND, microkernel_slot
 from implicit_conv.kernels.cpu.tile.compiled.load import load_tile
 from implicit_conv.kernels.cpu.wgrad.compiled.addresses import dy_address
@@ -30,6 +33,7 @@ from implicit_conv.kernels.cpu.wgrad.compiled.panels import load_panels
 from implicit_conv.kernels.cpu.wgrad.compiled.sums import carry, is_fresh, store_sums, total
 from implicit_conv.kernels.cpu.wgrad.compiled.work import adder, operator
 from implicit_conv.kernels.cpu.wgrad.layout import LANE_TAPS
+from implicit_conv.kernels.geometry import Geometry, Place
 
 OFFSETS_BYTES = 8 * LANE_TAPS  # bytes of a table of the offsets of taps
 
@@ -40,14 +44,22 @@ expand = declare(
 )
 
 
-def make_expand(itemsize):
+def make_expand(itemsize: int) -> Source:
     """The part that expands a channel of each group; elements have `itemsize` bytes."""
     copy_element = memory.copy_bytes(itemsize)
     element_bytes = itemsize
 
     def expanded_channel(
-        target, source, pixels, pitch, width, before, filters, group_filters, group_channels
-    ):
+        target: int,
+        source: int,
+        pixels: int,
+        pitch: int,
+        width: int,
+        before: int,
+        filters: int,
+        group_filters: int,
+        group_channels: int,
+    ) -> None:
         """Repeat a channel of each group for the group's filters.
 
         `source` is that channel of the first group, whose first `before` filters are left out;
@@ -62,7 +74,18 @@ def make_expand(itemsize):
     return translated(expand, expanded_channel)
 
 
-def multiply(call, g, extent, a, pixel, b, width, vectors, sums, adds):
+def multiply(
+    call: Call,
+    g: Geometry,
+    extent: Place,
+    a: int,
+    pixel: int,
+    b: int,
+    width: int,
+    vectors: int,
+    sums: int,
+    adds: int,
+) -> None:
     """All taps of a tile for one panel and one channel of each group: `a` is the address of the
     buffered pixels, whose byte stride is `pixel`.
     """
@@ -98,7 +121,7 @@ def multiply(call, g, extent, a, pixel, b, width, vectors, sums, adds):
             )
 
 
-def sum_item(blob, panel, first_tile, end_tile, scratch):
+def sum_item(blob: Blob, panel: int, first_tile: int, end_tile: int, scratch: int) -> None:
     """The sums of a panel over a range of load tiles."""
     call, g = fields(blob).call, fields(blob).geometry
     group_filters = g.K // (g.C // call.group_channels)
@@ -175,7 +198,7 @@ def sum_item(blob, panel, first_tile, end_tile, scratch):
     total(call, sums, end_tile - first_tile)
 
 
-def store_item(blob, panel, sums):
+def store_item(blob: Blob, panel: int, sums: int) -> None:
     """Store the sums of a panel into dw: [channel][tap][filter]."""
     call, g = fields(blob).call, fields(blob).geometry
     k = panel * g.tile_k
@@ -191,11 +214,11 @@ def store_item(blob, panel, sums):
     )
 
 
-def make_lanes():
+def make_lanes() -> Source:
     """The entry that sums."""
     return operator(sum_item, store_item)
 
 
-def make_add_parts():
+def make_add_parts() -> Source:
     """The entry that adds the sums of parts."""
     return adder(store_item)

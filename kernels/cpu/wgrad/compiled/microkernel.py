@@ -17,12 +17,16 @@ one of each filter's own channel, instead of one element that is broadcast.
 The pixels of a load tile are one chain of a sum, so no sum grows longer in registers.
 """
 
-import functools
+from __future__ import annotations
 
-from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, i64
+import functools
+from collections.abc import Iterator
+
+from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Builder, Emitter, Value, Values, i64
 from implicit_conv.kernels.cpu.runtime.compiled.part import declare
-from implicit_conv.kernels.cpu.runtime.compiled.source import emitted
+from implicit_conv.kernels.cpu.runtime.compiled.source import Source, emitted
 from implicit_conv.kernels.cpu.runtime.table import microkernel_slot
+from implicit_conv.kernels.cpu.wgrad.layout import RegisterTile
 
 # Addresses of the first pixel of the activation and of the output gradient, and of the sums; pixels
 # along three nested axes, and the byte strides of these axes; `c_row` is the byte stride of the
@@ -40,7 +44,7 @@ multiply_pixels = declare(
 )
 
 
-def emit(tile, builder, at):
+def emit(tile: RegisterTile, builder: Builder, at: dict[str, Value]) -> None:
     """Emit the microkernel of `tile`; `at` maps the parameters of `multiply_pixels` to values."""
     e = Emitter(builder, tile.lanes, tile.itemsize, tile.fma)
     a, b, c = (builder.inttoptr(at[name], BYTES) for name in ("a", "b", "c"))
@@ -52,7 +56,7 @@ def emit(tile, builder, at):
 
     together = tile.lanes if e.by_element else 1  # rows whose elements are loaded at once
 
-    def factors(a):
+    def factors(a: Value) -> Iterator[Value]:
         """A[pixel, i] for every place."""
         if tile.taps:
             for i, v in places:
@@ -63,7 +67,7 @@ def emit(tile, builder, at):
             for value in e.broadcasts(e.at(a, first * tile.itemsize), count):
                 yield from [value] * tile.vectors
 
-    def column(_, carried):
+    def column(_: object, carried: Values) -> list[Value]:
         a, b, ahead, *acc = carried
         e.prefetch(ahead, 2)
         filters = [e.load(e.at(b, v * tile.vector_bytes)) for v in range(tile.vectors)]
@@ -72,17 +76,17 @@ def emit(tile, builder, at):
         ahead = e.at(ahead, at["ahead_step"])
         return [e.at(a, at["a_column"]), e.at(b, at["b_column"]), ahead, *acc]
 
-    def row(_, carried):
+    def row(_: object, carried: Values) -> list[Value]:
         a, b, *others = carried
         _, _, *others = e.loop(at["columns"], 1, [a, b, *others], column)
         return [e.at(a, at["a_row"]), e.at(b, at["b_row"]), *others]
 
-    def plane(_, carried):
+    def plane(_: object, carried: Values) -> list[Value]:
         a, b, *others = carried
         _, _, *others = e.loop(at["rows"], 1, [a, b, *others], row)
         return [e.at(a, at["a_plane"]), e.at(b, at["b_plane"]), *others]
 
-    def register_tile(_, carried):
+    def register_tile(_: object, carried: Values) -> list[Value]:
         a, c, ahead = carried
         zeros = [e.constant(0)] * len(places)
         targets = [
@@ -93,7 +97,7 @@ def emit(tile, builder, at):
             e.prefetch(target, 3)
         _, _, ahead, *acc = e.loop(at["planes"], 1, [a, b, ahead, *zeros], plane)
 
-        def added():
+        def added() -> list[Value]:
             return [
                 builder.fadd(e.load(target), value)
                 for target, value in zip(targets, acc, strict=True)
@@ -110,6 +114,6 @@ def emit(tile, builder, at):
     e.loop(at["tiles"], 1, [a, c, ahead], register_tile)
 
 
-def make_microkernel(tile):
+def make_microkernel(tile: RegisterTile) -> Source:
     """The microkernel of `tile`."""
     return emitted(multiply_pixels, functools.partial(emit, tile))

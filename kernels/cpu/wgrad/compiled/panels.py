@@ -3,20 +3,23 @@
 A panel is as wide as whole vectors need; filters past the last one are zero.
 """
 
+from __future__ import annotations
+
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import memory
-from implicit_conv.kernels.cpu.runtime.compiled.entry import fields
+from implicit_conv.kernels.cpu.runtime.compiled.entry import Blob, fields
 from implicit_conv.kernels.cpu.runtime.compiled.part import declare
-from implicit_conv.kernels.cpu.runtime.compiled.source import translated
+from implicit_conv.kernels.cpu.runtime.compiled.source import Source, translated
 from implicit_conv.kernels.cpu.runtime.table import LOAD_PANELS
 from implicit_conv.kernels.cpu.tile import storage
 from implicit_conv.kernels.cpu.tile.compiled import convert
 from implicit_conv.kernels.cpu.tile.compiled.load import load_pixels
+from implicit_conv.kernels.cpu.tile.storage import Format
 
 load_panels = declare(LOAD_PANELS, "load_panels", "blob target source planes rows columns filters")
 
 
-def make_load_panels(lanes, form, filters):
+def make_load_panels(lanes: int, form: Format, filters: int) -> Source:
     """The part that loads panels of `filters` filters; elements have the formats `form`."""
     if form.x == form.buffer:
         copy_panel = memory.copy_bytes(filters * storage.SIZES[form.buffer])
@@ -25,7 +28,9 @@ def make_load_panels(lanes, form, filters):
     element_bytes = storage.SIZES[form.x]
     move = convert.make_move(form.x, form.buffer, lanes)
 
-    def loaded_panels(blob, target, source, planes, rows, columns, filters):
+    def loaded_panels(
+        blob: Blob, target: int, source: int, planes: int, rows: int, columns: int, filters: int
+    ) -> None:
         """Load `filters` filters of a tile, whose first element is at
         `source`.
 

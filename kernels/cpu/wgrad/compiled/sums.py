@@ -5,16 +5,20 @@ channel. The inner one of the two is the one with the smaller stride in dw, so t
 rows are transposed into contiguous elements of dw.
 """
 
+from __future__ import annotations
+
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import memory
-from implicit_conv.kernels.cpu.emit.vector import BYTES, Emitter
-from implicit_conv.kernels.cpu.runtime.compiled.entry import fields
+from implicit_conv.kernels.cpu.emit.vector import BYTES, Builder, Emitter, Value
+from implicit_conv.kernels.cpu.runtime.call import Call
+from implicit_conv.kernels.cpu.runtime.compiled.entry import Blob, fields
 from implicit_conv.kernels.cpu.runtime.compiled.part import declare
-from implicit_conv.kernels.cpu.runtime.compiled.source import emitted, translated
+from implicit_conv.kernels.cpu.runtime.compiled.source import Source, emitted, translated
 from implicit_conv.kernels.cpu.runtime.table import ADD_SUMS, STORE_SUMS, TRANSPOSE_OUT
 from implicit_conv.kernels.cpu.tile import storage
 from implicit_conv.kernels.cpu.tile.compiled import convert
 from implicit_conv.kernels.cpu.tile.compiled.transpose import make_transpose_block
+from implicit_conv.kernels.cpu.tile.storage import Format
 from implicit_conv.kernels.cpu.wgrad.compiled.addresses import dw_address
 from implicit_conv.kernels.cpu.wgrad.layout import RADIX_BITS
 
@@ -22,7 +26,7 @@ add_sums = declare(ADD_SUMS, "add_sums", "to at size")
 store_sums = declare(STORE_SUMS, "store_sums", "blob sums k filters c channels")
 
 
-def carry(call, sums, tiles):
+def carry(call: Call, sums: int, tiles: int) -> None:
     """Before another load tile is added to `tiles` tiles: add each full level to the next one.
 
     The microkernels overwrite the lowest level afterwards.
@@ -39,7 +43,7 @@ def carry(call, sums, tiles):
         memory.zero(at, call.gradient.item_sums)
 
 
-def total(call, sums, tiles):
+def total(call: Call, sums: int, tiles: int) -> None:
     """Add all levels of `tiles` load tiles to the lowest one."""
     for level in range(1, call.gradient.levels):
         if tiles > 1 << RADIX_BITS * level:
@@ -47,19 +51,19 @@ def total(call, sums, tiles):
             add_sums(call.kernels, to=sums, at=at, size=call.gradient.item_sums)
 
 
-def is_fresh(tiles):
+def is_fresh(tiles: int) -> bool:
     """Whether the lowest level is empty after `tiles` load tiles."""
     return tiles & ((1 << RADIX_BITS) - 1) == 0
 
 
-def make_add_sums(lanes, itemsize):
+def make_add_sums(lanes: int, itemsize: int) -> Source:
     """The part that adds `size` bytes of whole vectors at `at` to those at `to`."""
 
-    def emit(builder, arguments):
+    def emit(builder: Builder, arguments: dict[str, Value]) -> None:
         e = Emitter(builder, lanes, itemsize, fma=True)
         to, at = (builder.inttoptr(arguments[name], BYTES) for name in ("to", "at"))
 
-        def vector(offset, _):
+        def vector(offset: Value, _: object) -> list[Value]:
             target = e.at(to, offset)
             e.store(builder.fadd(e.load(target), e.load(e.at(at, offset))), target)
             return []
@@ -69,14 +73,14 @@ def make_add_sums(lanes, itemsize):
     return emitted(add_sums, emit)
 
 
-def make_store_sums(lanes, form):
+def make_store_sums(lanes: int, form: Format) -> Source:
     """The part that stores sums into a dw whose elements have the format `form.y`."""
     element_bytes = storage.SIZES[form.y]
     transpose_block = make_transpose_block(TRANSPOSE_OUT, lanes)
     move = convert.make_move(form.sums, form.y, lanes)
     move_element = convert.make_move_element(form.sums, form.y)
 
-    def stored_sums(blob, sums, k, filters, c, channels):
+    def stored_sums(blob: Blob, sums: int, k: int, filters: int, c: int, channels: int) -> None:
         """Store the sums of one panel: filters from k on of all
         groups, and channels from c on of one group.
         """

@@ -20,11 +20,15 @@ One work item is a part of the load tiles, a channel block and a chunk of filter
     levels -> sums -> dw, or memory, if there are several parts
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import memory
-from implicit_conv.kernels.cpu.runtime.compiled.entry import fields
+from implicit_conv.kernels.cpu.runtime.call import Call
+from implicit_conv.kernels.cpu.runtime.compiled.entry import Blob, fields
+from implicit_conv.kernels.cpu.runtime.compiled.source import Source
 from implicit_conv.kernels.cpu.runtime.layout import LINE
 from implicit_conv.kernels.cpu.runtime.table import microkernel_slot
 from implicit_conv.kernels.cpu.tile.compiled.filters import row_offset
@@ -35,6 +39,7 @@ from implicit_conv.kernels.cpu.wgrad.compiled.panels import load_panels
 from implicit_conv.kernels.cpu.wgrad.compiled.sums import carry, is_fresh, store_sums, total
 from implicit_conv.kernels.cpu.wgrad.compiled.work import adder, operator
 from implicit_conv.kernels.cpu.wgrad.layout import tile_height
+from implicit_conv.kernels.geometry import Geometry, Place
 
 QUEUE_BYTES = 32  # bytes of a queue of two pieces of memory: (address, lines) of each
 
@@ -58,7 +63,7 @@ class Item(NamedTuple):
     end_panel: int
 
 
-def item_of(call, g, index):
+def item_of(call: Call, g: Geometry, index: int) -> Item:
     """The work item of this index; chunks of panels vary fastest, then channel blocks."""
     panels, blocks = schedule.panel_count(g), schedule.block_count(g)
     chunks = schedule.ceil_div(panels, call.chunk)
@@ -68,12 +73,14 @@ def item_of(call, g, index):
     return Item(group, c, min(g.tile_c, g.C - c), first, min(first + call.chunk, panels))
 
 
-def pixel_of(view, plane, row, column):
+def pixel_of(view: View, plane: int, row: int, column: int) -> int:
     """Address of a pixel of a view."""
     return view.address + plane * view.plane + row * view.row + column * view.column
 
 
-def load_x(blob, origin, extent, group, c, channels, buffer):
+def load_x(
+    blob: Blob, origin: Place, extent: Place, group: int, c: int, channels: int, buffer: int
+) -> View:
     """Load the tile's pixels of x, or find them in place: a view of output pixel 0 at tap 0.
 
     In a buffer, rows of one row phase are contiguous, and so are the columns of one phase.
@@ -121,21 +128,21 @@ def load_x(blob, origin, extent, group, c, channels, buffer):
     return View(buffer, schedule.image_rows(g) * row, row, schedule.column_step(g) * pixel)
 
 
-def row_offset_of_x(call, g, channels, j):
+def row_offset_of_x(call: Call, g: Geometry, channels: int, j: int) -> int:
     """Byte offset of the view of filter row j from that of row 0."""
     if call.in_place:
         return j // g.R * g.dilation_d * call.x.d + j % g.R * g.dilation_h * call.x.h
     return schedule.tap_row(g, j) * schedule.row_pitch(g) * channels * call.itemsize
 
 
-def column_offset_of_x(call, g, channels, s):
+def column_offset_of_x(call: Call, g: Geometry, channels: int, s: int) -> int:
     """Byte offset of the view of filter column s from that of column 0."""
     if call.in_place:
         return s * g.dilation_w * call.x.w
     return schedule.tap_column(g, s) * channels * call.itemsize
 
 
-def load_dy(blob, origin, extent, item, panels):
+def load_dy(blob: Blob, origin: Place, extent: Place, item: Item, panels: int) -> None:
     """Load the tile's pixels of dy into the panels of a work item, unless they are all read in
     place.
     """
@@ -162,7 +169,17 @@ def load_dy(blob, origin, extent, item, panels):
     )
 
 
-def view_dy(call, g, origin, extent, group, k, filters, width, panel):
+def view_dy(
+    call: Call,
+    g: Geometry,
+    origin: Place,
+    extent: Place,
+    group: int,
+    k: int,
+    filters: int,
+    width: int,
+    panel: int,
+) -> View:
     """The pixels of a panel of `width` filters, of which `filters` are in dy."""
     if call.gradient.dy_in_place and filters == width:
         plane = schedule.plane_step(g, call.y.n, call.y.z)
@@ -172,7 +189,7 @@ def view_dy(call, g, origin, extent, group, k, filters, width, panel):
     return View(panel, rows * columns * pitch, columns * pitch, pitch)
 
 
-def advance(queue, lines):
+def advance(queue: int, lines: int) -> None:
     """Move on in the queue of memory that is prefetched, after `lines` lines."""
     left = memory.read(queue + 8) - lines
     memory.write(queue, memory.read(queue) + lines * LINE)
@@ -183,7 +200,7 @@ def advance(queue, lines):
         memory.write(queue + 24, 0)
 
 
-def look_ahead(call, g, item, origin, queue):
+def look_ahead(call: Call, g: Geometry, item: Item, origin: Place, queue: int) -> None:
     """Write the queue of memory to prefetch for the tile at `origin`: (address, lines) of x, then
     of dy.
 
@@ -210,7 +227,20 @@ def look_ahead(call, g, item, origin, queue):
     advance(queue, 0)
 
 
-def multiply(call, g, origin, extent, channels, a, b, vectors, sums, direct, adds, queue):
+def multiply(
+    call: Call,
+    g: Geometry,
+    origin: Place,
+    extent: Place,
+    channels: int,
+    a: View,
+    b: View,
+    vectors: int,
+    sums: int,
+    direct: int,
+    adds: int,
+    queue: int,
+) -> None:
     """Consumer: all taps of a tile for one panel.
 
     Only the pixels whose tap reads more than zeros are multiplied. With `joined`, the columns of a
@@ -254,7 +284,19 @@ def multiply(call, g, origin, extent, channels, a, b, vectors, sums, direct, add
             )
 
 
-def multiply_tap(call, g, a, b, extent, count, vectors, sums, sum_row, adds, queue):
+def multiply_tap(
+    call: Call,
+    g: Geometry,
+    a: View,
+    b: View,
+    extent: Place,
+    count: int,
+    vectors: int,
+    sums: int,
+    sum_row: int,
+    adds: int,
+    queue: int,
+) -> None:
     """All register tiles of `count` rows of A, for the pixels of one tap."""
     planes, rows, columns = extent
     if a.row == columns * a.column and b.row == columns * b.column:
@@ -295,13 +337,13 @@ def multiply_tap(call, g, a, b, extent, count, vectors, sums, sum_row, adds, que
         first += height * tiles
 
 
-def stores_directly(call, g, panel):
+def stores_directly(call: Call, g: Geometry, panel: int) -> int:
     """Whether the sums of a panel are stored into dw itself, which needs whole vectors."""
     filters = min(g.tile_k, g.K - panel * g.tile_k)
     return call.gradient.direct and filters % call.lanes == 0
 
 
-def sum_tiles(blob, item, first_tile, end_tile, scratch):
+def sum_tiles(blob: Blob, item: Item, first_tile: int, end_tile: int, scratch: int) -> None:
     """The sums of a work item over a range of load tiles."""
     call, g = fields(blob).call, fields(blob).geometry
     group, c, channels, first_panel, end_panel = item
@@ -336,7 +378,7 @@ def sum_tiles(blob, item, first_tile, end_tile, scratch):
     total(call, sums, end_tile - first_tile)
 
 
-def store(blob, item, sums):
+def store(blob: Blob, item: Item, sums: int) -> None:
     """Store the sums of a work item into dw."""
     call, g = fields(blob).call, fields(blob).geometry
     for panel in range(item.first_panel, item.end_panel):
@@ -354,23 +396,23 @@ def store(blob, item, sums):
         )
 
 
-def sum_item(blob, index, first_tile, end_tile, scratch):
+def sum_item(blob: Blob, index: int, first_tile: int, end_tile: int, scratch: int) -> None:
     """The sums of the work item of this index over a range of load tiles."""
     call, g = fields(blob).call, fields(blob).geometry
     sum_tiles(blob, item_of(call, g, index), first_tile, end_tile, scratch)
 
 
-def store_item(blob, index, sums):
+def store_item(blob: Blob, index: int, sums: int) -> None:
     """Store the sums of the work item of this index."""
     call, g = fields(blob).call, fields(blob).geometry
     store(blob, item_of(call, g, index), sums)
 
 
-def make_wgrad():
+def make_wgrad() -> Source:
     """The entry that sums."""
     return operator(sum_item, store_item)
 
 
-def make_add_parts():
+def make_add_parts() -> Source:
     """The entry that adds the sums of parts."""
     return adder(store_item)

@@ -1,16 +1,21 @@
 """The launchable operators of weight gradients: one sums, one adds the sums of parts."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import memory
-from implicit_conv.kernels.cpu.runtime.compiled.entry import fields, next_item
-from implicit_conv.kernels.cpu.runtime.compiled.source import entry
+from implicit_conv.kernels.cpu.runtime.compiled.entry import Blob, fields, next_item
+from implicit_conv.kernels.cpu.runtime.compiled.source import Source, entry
 from implicit_conv.kernels.cpu.wgrad.compiled.sums import add_sums
 
 
-def operator(sum_item, store_item):
+def operator(sum_item: Callable[..., Any], store_item: Callable[..., Any]) -> Source:
     """The entry that sums, by these functions of a family; items are those of every part."""
 
-    def sum_items(blob, thread):
+    def sum_items(blob: Blob, thread: int) -> None:
         call, g = fields(blob).call, fields(blob).geometry
         scratch = call.scratch.address + thread * call.scratch.bytes
         sums = scratch + call.scratch.staging
@@ -33,10 +38,10 @@ def operator(sum_item, store_item):
     return entry(sum_items)
 
 
-def adder(store_item):
+def adder(store_item: Callable[..., Any]) -> Source:
     """The entry that adds the sums of all parts; items are those of one part."""
 
-    def add_parts(blob, thread):
+    def add_parts(blob: Blob, thread: int) -> None:
         call = fields(blob).call
         index = next_item(blob, thread)
         while index < call.items:

@@ -16,6 +16,8 @@ One work item is a load tile whose rows and columns are multiples of m:
         staging tile -> residual, activation, layout -> y
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 from implicit_conv.kernels import schedule
@@ -23,8 +25,9 @@ from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.gemm.compiled.microkernel import multiply_tile
 from implicit_conv.kernels.cpu.gemm.compiled.panels import pack_block
 from implicit_conv.kernels.cpu.gemm.layout import RUN_BYTES
-from implicit_conv.kernels.cpu.runtime.compiled.entry import fields, next_item
-from implicit_conv.kernels.cpu.runtime.compiled.source import entry
+from implicit_conv.kernels.cpu.runtime.call import Call
+from implicit_conv.kernels.cpu.runtime.compiled.entry import Blob, fields, next_item
+from implicit_conv.kernels.cpu.runtime.compiled.source import Source, entry
 from implicit_conv.kernels.cpu.runtime.layout import LINE
 from implicit_conv.kernels.cpu.runtime.table import microkernel_slot
 from implicit_conv.kernels.cpu.tile.compiled.epilogue import store_tile
@@ -36,6 +39,7 @@ from implicit_conv.kernels.cpu.winograd.compiled.transforms import (
     transform_input,
     transform_output,
 )
+from implicit_conv.kernels.geometry import Geometry, Place
 
 
 class Matrices(NamedTuple):
@@ -46,14 +50,14 @@ class Matrices(NamedTuple):
     row: int  # of a matrix
 
 
-def panel_offset(call, g, panel, size):
+def panel_offset(call: Call, g: Geometry, panel: int, size: int) -> int:
     """Byte offset of V of a panel. A cache line separates its matrices, which would otherwise fall
     into the same few sets of a cache.
     """
     return panel * size * (g.tile_k * g.C * call.itemsize + LINE)
 
 
-def pack_filters(blob, target, group, panel, scratch):
+def pack_filters(blob: Blob, target: int, group: int, panel: int, scratch: int) -> None:
     """Write V of one panel: a few channels at a time are packed as for the GEMM, then transformed
     while they are in L1.
     """
@@ -87,7 +91,7 @@ def pack_filters(blob, target, group, panel, scratch):
         )
 
 
-def transform_boxes(call, g, extent, buffer, u):
+def transform_boxes(call: Call, g: Geometry, extent: Place, buffer: int, u: Matrices) -> None:
     """Write U of a load tile: the transforms of all boxes of its planes, rows and columns."""
     m = call.winograd
     pixel = g.C * call.itemsize
@@ -115,7 +119,15 @@ def transform_boxes(call, g, extent, buffer, u):
             target += boxes * u.row
 
 
-def untransform_boxes(call, extent, products, out, bias, vectors, limits):
+def untransform_boxes(
+    call: Call,
+    extent: Place,
+    products: Matrices,
+    out: tuple[int, int, int, int],
+    bias: int,
+    vectors: int,
+    limits: tuple[float, float],
+) -> None:
     """Transform every box of a load tile to `out`: (address, byte strides of planes, rows and
     columns).
     """
@@ -142,7 +154,7 @@ def untransform_boxes(call, extent, products, out, bias, vectors, limits):
             source += boxes * products.row
 
 
-def write_runs(call, g, table):
+def write_runs(call: Call, g: Geometry, table: int) -> None:
     """Write the run table that all products share: a run for each chain of channels."""
     length = schedule.chain_length(g.C, call.chain)
     for part in range(schedule.chain_parts(g.C, call.chain)):
@@ -155,7 +167,16 @@ def write_runs(call, g, table):
         table += RUN_BYTES
 
 
-def multiply_boxes(call, g, boxes, u, v, products, vectors, runs):
+def multiply_boxes(
+    call: Call,
+    g: Geometry,
+    boxes: int,
+    u: Matrices,
+    v: Matrices,
+    products: Matrices,
+    vectors: int,
+    runs: int,
+) -> None:
     """Write M: for every xi, boxes x filters summed over channels."""
     for xi in range(schedule.box_products(g, call.winograd)):
         begin = 0
@@ -178,7 +199,9 @@ def multiply_boxes(call, g, boxes, u, v, products, vectors, runs):
             begin += tiles * count
 
 
-def run_item(blob, group, origin, first_panel, end_panel, scratch):
+def run_item(
+    blob: Blob, group: int, origin: Place, first_panel: int, end_panel: int, scratch: int
+) -> None:
     """One work item: a load tile, and the panels first_panel .. end_panel - 1."""
     call, g = fields(blob).call, fields(blob).geometry
     m, (n, p, q) = call.winograd, origin
@@ -244,7 +267,7 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
             )
 
 
-def pack(blob, thread):
+def pack(blob: Blob, thread: int) -> None:
     """The launchable packer: items are the panels of all groups."""
     call, g = fields(blob).call, fields(blob).geometry
     panels = schedule.panel_count(g)
@@ -260,11 +283,11 @@ def pack(blob, thread):
         item = next_item(blob, thread)
 
 
-def make_winograd():
+def make_winograd() -> Source:
     """The entry that convolves."""
     return operator(run_item)
 
 
-def make_pack():
+def make_pack() -> Source:
     """The entry that packs a filter."""
     return entry(pack)

@@ -5,14 +5,17 @@ The matrices are Cook's and Toom's, from interpolation points (Winograd 1980; La
 At stride 2 the taps have two phases: F(2, 2) for the outer two, plain products for the middle one.
 """
 
+from __future__ import annotations
+
 import itertools
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from implicit_conv.kernels.cpu.emit.vector import BYTES, Emitter, i64
+from implicit_conv.kernels.cpu.emit.vector import BYTES, Builder, Emitter, Value, Values, i64
 from implicit_conv.kernels.cpu.runtime.compiled.part import LIMITS, declare
-from implicit_conv.kernels.cpu.runtime.compiled.source import emitted
+from implicit_conv.kernels.cpu.runtime.compiled.source import Source, emitted
 from implicit_conv.kernels.cpu.runtime.table import WINOGRAD_FILTER, WINOGRAD_INPUT, WINOGRAD_OUTPUT
 
 # Addresses are those of first elements; strides are in bytes, and `xi_stride` is that between the
@@ -36,6 +39,9 @@ transform_output = declare(
     "source xi_stride target row column bias boxes count",
     "low high",
 )
+Matrix: TypeAlias = "np.ndarray[tuple[int, ...], np.dtype[np.float64]]"
+Factors: TypeAlias = tuple[Matrix, Matrix]  # whose product is a matrix; see `butterflies`
+
 TAPS = 3  # taps of a filter along an axis
 # Finite interpolation points by m. Those of F2 keep small integers exact. Of all sets of 0 and
 # pairs a, -a, with a from 31 values between 0.3 and 3, those of F6 have the smallest rounding error
@@ -55,7 +61,7 @@ TWO_AT_STRIDE_2 = (
 )
 
 
-def matrices(m, stride):
+def matrices(m: int, stride: int) -> tuple[Matrix, ...]:
     """(A^T, G, B^T) of m outputs in one dimension, float64; infinity is one more point."""
     if (m, stride) == (2, 2):
         return tuple(np.array(matrix, float) for matrix in TWO_AT_STRIDE_2)
@@ -77,7 +83,7 @@ def matrices(m, stride):
     return output, filters, inputs
 
 
-def butterflies(matrix):
+def butterflies(matrix: Matrix) -> Factors:
     """(pairs, shared) whose product is `matrix`: two rows that differ in signs alone, as those of
     the points a and -a do, are the sum and the difference of two shared sums.
     """
@@ -92,7 +98,7 @@ def butterflies(matrix):
     return pairs, shared
 
 
-def _combine(e, coefficients, vectors):
+def _combine(e: Emitter, coefficients: Matrix, vectors: Values) -> Value:
     """Sum of coefficient x vector: first the vectors with coefficient 1; zeros cost nothing."""
     terms = [(c, v) for c, v in zip(coefficients, vectors, strict=True) if c != 0]
     terms.sort(key=lambda term: term[0] != 1)
@@ -109,14 +115,20 @@ def _combine(e, coefficients, vectors):
     return total
 
 
-def _product(e, factors, vectors):
+def _product(e: Emitter, factors: Sequence[Matrix], vectors: Values) -> Values:
     """The vectors, multiplied by the last of the factors, then by the one before it."""
     for matrix in reversed(factors):
         vectors = [_combine(e, row, vectors) for row in matrix]
     return vectors
 
 
-def _transform(e, factors, scratch, load, store):
+def _transform(
+    e: Emitter,
+    factors: Sequence[Matrix],
+    scratch: Value,
+    load: Callable[[Value], Values],
+    store: Callable[[Value, Values], None],
+) -> None:
     """Multiply a square of vectors by a matrix from the left, and by its transpose from the right.
 
     Parameters
@@ -130,16 +142,16 @@ def _transform(e, factors, scratch, load, store):
     rows, columns = len(factors[0]), factors[-1].shape[1]
     size = e.lanes * e.itemsize
 
-    def at(row, column):
+    def at(row: Value, column: Value) -> Value:
         index = e.builder.add(e.builder.mul(row, i64(columns)), column)
         return e.at(scratch, e.builder.mul(index, i64(size)))
 
-    def one_column(column, _):
+    def one_column(column: Value, _: object) -> list[Value]:
         for row, vector in enumerate(_product(e, factors, load(column))):
             e.store(vector, at(i64(row), column), size)
         return []
 
-    def one_row(row, _):
+    def one_row(row: Value, _: object) -> list[Value]:
         line = [e.load(at(row, i64(column)), size) for column in range(columns)]
         store(row, _product(e, factors, line))
         return []
@@ -154,7 +166,7 @@ class Axis(NamedTuple):
     step: object
     phase: object
 
-    def offset(self, e, index, stride):
+    def offset(self, e: Emitter, index: Value, stride: int) -> Value:
         """Byte offset of neighbour `index`, where neighbours are stored as `stride` phases."""
         mul = e.builder.mul
         if stride == 1:
@@ -165,29 +177,33 @@ class Axis(NamedTuple):
         )
 
 
-def _scratch(e, vectors):
+def _scratch(e: Emitter, vectors: int) -> Value:
     """Address of memory on the stack for so many vectors; it lasts until the kernel returns."""
     memory = e.builder.alloca(e.vector, vectors)
     memory.align = e.lanes * e.itemsize
     return e.builder.bitcast(memory, BYTES)
 
 
-def _loader(e, source, rows, columns):
+def _loader(
+    e: Emitter, source: Value, rows: Values, columns: Callable[[Value], Value]
+) -> Callable[[Value], Values]:
     """The function that loads a column of vectors; `rows` are byte offsets, and `columns` is a
     function that gives that of an index.
     """
 
-    def load(column):
+    def load(column: Value) -> list[Value]:
         first = e.at(source, columns(column))
         return [e.load(e.at(first, row)) for row in rows]
 
     return load
 
 
-def _scatter(e, size, target, xi_stride):
+def _scatter(
+    e: Emitter, size: int, target: Value, xi_stride: Value
+) -> Callable[[Value, Values], None]:
     """The function that stores the vectors of a row into one matrix each."""
 
-    def store(row, vectors):
+    def store(row: Value, vectors: Values) -> None:
         first = e.at(target, e.builder.mul(xi_stride, e.builder.mul(row, i64(size))))
         for xi, vector in enumerate(vectors):
             e.store(vector, e.at(first, e.builder.mul(xi_stride, i64(xi))))
@@ -195,7 +211,7 @@ def _scatter(e, size, target, xi_stride):
     return store
 
 
-def emit_input(m, stride, e, at):
+def emit_input(m: int, stride: int, e: Emitter, at: dict[str, Value]) -> None:
     """Emit B^T d B of a row of boxes, each of `count` vectors of channels."""
     factors = butterflies(matrices(m, stride)[2])
     size = len(factors[0])
@@ -204,13 +220,13 @@ def emit_input(m, stride, e, at):
     step = e.builder.mul(at["column"], i64(m))
     scratch = _scratch(e, size * size)
 
-    def one_vector(_, carried):
+    def one_vector(_: object, carried: Values) -> list[Value]:
         source, target = carried
         load = _loader(e, source, rows, lambda column: column_axis.offset(e, column, stride))
         _transform(e, factors, scratch, load, _scatter(e, size, target, at["xi_stride"]))
         return [e.at(pointer, e.lanes * e.itemsize) for pointer in carried]
 
-    def one_box(_, carried):
+    def one_box(_: object, carried: Values) -> list[Value]:
         source, target = carried
         e.loop(at["count"], 1, carried, one_vector)
         return [e.at(source, step), e.at(target, at["box"])]
@@ -218,7 +234,7 @@ def emit_input(m, stride, e, at):
     e.loop(at["boxes"], 1, _pointers(e, at, "source", "target"), one_box)
 
 
-def emit_filter(m, stride, e, at):
+def emit_filter(m: int, stride: int, e: Emitter, at: dict[str, Value]) -> None:
     """Emit G g G^T of `count` vectors of filters, whose columns are stored phase by phase."""
     factors = butterflies(matrices(m, stride)[1])
     size = len(factors[0])
@@ -226,7 +242,7 @@ def emit_filter(m, stride, e, at):
     rows = [e.builder.mul(at["row"], i64(i)) for i in range(TAPS)]
     scratch = _scratch(e, size * TAPS)
 
-    def one_vector(_, carried):
+    def one_vector(_: object, carried: Values) -> list[Value]:
         source, target = carried
         load = _loader(e, source, rows, lambda column: column_axis.offset(e, column, stride))
         _transform(e, factors, scratch, load, _scatter(e, size, target, at["xi_stride"]))
@@ -235,7 +251,7 @@ def emit_filter(m, stride, e, at):
     e.loop(at["count"], 1, _pointers(e, at, "source", "target"), one_vector)
 
 
-def emit_output(m, stride, e, at):
+def emit_output(m: int, stride: int, e: Emitter, at: dict[str, Value]) -> None:
     """Emit clamp(A^T M A + bias) of a row of boxes, each of `count` vectors of filters."""
     factors = [factor.T for factor in reversed(butterflies(matrices(m, stride)[0].T))]
     size = len(factors[1])
@@ -244,11 +260,11 @@ def emit_output(m, stride, e, at):
     scratch = _scratch(e, m * size)
     low, high = (e.splat(e.narrow(at[name])) for name in LIMITS)
 
-    def one_vector(_, carried):
+    def one_vector(_: object, carried: Values) -> list[Value]:
         source, target, bias = carried
         start = e.load(bias)
 
-        def store(row, vectors):
+        def store(row: Value, vectors: Values) -> None:
             first = e.at(target, mul(at["row"], row))
             for column, vector in enumerate(vectors):
                 place = e.at(first, mul(at["column"], i64(column)))
@@ -258,7 +274,7 @@ def emit_output(m, stride, e, at):
         _transform(e, factors, scratch, load, store)
         return [e.at(pointer, e.lanes * e.itemsize) for pointer in carried]
 
-    def one_box(_, carried):
+    def one_box(_: object, carried: Values) -> list[Value]:
         source, target = carried
         source, *_ = e.loop(at["count"], 1, [source, target, bias], one_vector)
         return [source, e.at(target, mul(at["column"], i64(m)))]
@@ -267,7 +283,7 @@ def emit_output(m, stride, e, at):
     e.loop(at["boxes"], 1, [source, target], one_box)
 
 
-def _pointers(e, at, *names):
+def _pointers(e: Emitter, at: dict[str, Value], *names: str) -> list[Value]:
     """The arguments `names`, which are addresses, as byte pointers."""
     return [e.builder.inttoptr(at[name], BYTES) for name in names]
 
@@ -279,11 +295,11 @@ PARTS = {
 }
 
 
-def make_transform(name, m, stride, lanes, itemsize, fma):
+def make_transform(name: str, m: int, stride: int, lanes: int, itemsize: int, fma: bool) -> Source:
     """A part of F(m x m, 3x3), by its name in PARTS."""
     declared, emit = PARTS[name]
 
-    def emit_part(builder, at):
+    def emit_part(builder: Builder, at: dict[str, Value]) -> None:
         emit(m, stride, Emitter(builder, lanes, itemsize, fma), at)
 
     return emitted(declared, emit_part)
