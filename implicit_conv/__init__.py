@@ -98,21 +98,26 @@ __all__ = [
     "tiles",
     "tma",
 ]
-# A name is loaded from the first of these modules that has it; those that import least come first.
-_MODULES = (
-    "errors",
-    "settings",
-    "operators.plan",
-    "operators.conv",
-    "operators.columns",
-    "operators.causal",
-    "operators.transposed",
-    "operators.input_grad",
-    "operators.weight_grad",
-    "scale.tiled",
-)
-
-
+_HOME = {  # the module of each name, which is imported on first use of the name
+    name: module
+    for module, names in {
+        "errors": "DriverError DTypeError PlanError ShapeError TileError",
+        "operators.causal": "CausalConv1d",
+        "operators.columns": "col2im im2col",
+        "operators.conv": "clear_plan_cache conv1d conv2d conv3d plan_cache_size plan_conv1d "
+        "plan_conv2d plan_conv3d",
+        "operators.input_grad": "conv1d_input_grad conv2d_input_grad conv3d_input_grad "
+        "plan_conv1d_input_grad plan_conv2d_input_grad plan_conv3d_input_grad",
+        "operators.plan": "Plan",
+        "operators.transposed": "conv_transpose1d conv_transpose2d conv_transpose3d "
+        "plan_conv_transpose1d plan_conv_transpose2d plan_conv_transpose3d",
+        "operators.weight_grad": "conv1d_weight_grad conv2d_weight_grad conv3d_weight_grad "
+        "plan_conv1d_weight_grad plan_conv2d_weight_grad plan_conv3d_weight_grad",
+        "scale.tiled": "plan_tiles tiles",
+        "settings": "config",
+    }.items()
+    for name in names.split()
+}
 # Modules for users of other libraries, which import these: they are loaded by name alone.
 _DOORS = ("blocks", "cubed", "dask", "ndimage", "signal", "torch")
 
@@ -122,12 +127,11 @@ if not TYPE_CHECKING:  # type checkers would believe that it has any name
     def __getattr__(name: str) -> object:
         if name in (*_DOORS, "ptx", "tma"):
             return importlib.import_module(f"implicit_conv.{name}")
-        for module in _MODULES if name in __all__ else ():
-            names = vars(importlib.import_module(f"implicit_conv.{module}"))
-            if name in names:
-                globals()[name] = names[name]
-                return names[name]
-        raise AttributeError(f"module 'implicit_conv' has no attribute {name!r}")
+        if name not in _HOME:
+            raise AttributeError(f"module 'implicit_conv' has no attribute {name!r}")
+        value = getattr(importlib.import_module(f"implicit_conv.{_HOME[name]}"), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -37,7 +37,7 @@ from implicit_conv.cpu.run.call import Arrays
 from implicit_conv.cpu.run.packed import PackedFilter, PackedOrder
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.gemm.layout import GemmLayout
-from implicit_conv.kernels.cpu.tile.extents import WINDOW_ELEMENTS, Window
+from implicit_conv.kernels.cpu.runtime.layout import WINDOW_ELEMENTS, Window
 from implicit_conv.problem.options import ITEMSIZES
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import Load

@@ -19,7 +19,7 @@ from implicit_conv.kernels.cpu.operator import Build, Operator
 from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.runtime.call import Depthwise as DepthwiseFields
 from implicit_conv.kernels.cpu.runtime.code import Code, code
-from implicit_conv.kernels.cpu.tile.extents import tile_extents
+from implicit_conv.kernels.cpu.runtime.layout import tile_extents
 
 
 class Depthwise(Operator):

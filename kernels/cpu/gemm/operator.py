@@ -10,10 +10,11 @@ from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.gemm.layout import (
     GemmLayout,
     RegisterTile,
+    Way,
     panel_widths,
     register_tiles,
+    way_of,
 )
-from implicit_conv.kernels.cpu.gemm.ways import Way, way_of
 from implicit_conv.kernels.cpu.operator import Build, Operator
 from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.runtime.call import Bias, Input, Windows

@@ -20,7 +20,7 @@ from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.runtime.call import Input
 from implicit_conv.kernels.cpu.runtime.call import PixelLanes as PixelLanesFields
 from implicit_conv.kernels.cpu.runtime.code import Code, code
-from implicit_conv.kernels.cpu.tile.extents import tap_in_phase, tile_extents
+from implicit_conv.kernels.cpu.runtime.layout import tap_in_phase, tile_extents
 from implicit_conv.kernels.cpu.tile.storage import SIZES
 from implicit_conv.kernels.cpu.tile.variants import row_loads, transposes
 

@@ -2,6 +2,8 @@
 
 Each family of kernels has a `Layout` of its own. Planner and operator read the same one, so that a
 forecast of memory and the memory that is borrowed cannot differ. Nothing here imports Numba.
+
+It also has the extents of the tiles, register tiles and windows that a Geometry is cut into.
 """
 
 from __future__ import annotations
@@ -124,3 +126,48 @@ def load_table_bytes(g: Geometry) -> int:
     """The table of a tile's loads of planes, and of its columns of padding that repeat pixels."""
     loads = schedule.image_rows(g) * g.phases_w
     return int(TABLE_BYTES + LOAD_BYTES * loads + EDGE_BYTES * schedule.edge_columns(g))
+
+
+FEW = 4  # columns of the small blocks that packing transposes, at most
+WINDOW_ELEMENTS = 32  # of a window at most: elements of 16 bits that one instruction copies
+
+
+class Window(NamedTuple):
+    """The window of an output column along an image row.
+
+    `before` counts the pixels of padding on the low side, and `columns` the pixels of the row.
+    """
+
+    channels: int
+    taps: int
+    stride: int
+    before: int
+    columns: int
+
+    @property
+    def elements(self) -> int:
+        """Elements of a window."""
+        return self.channels * self.taps
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """What compiled code depends on: channels, taps and stride."""
+        return self[:3]
+
+
+def tile_extents(g: Geometry) -> list[tuple[int, int, int]]:
+    """All (planes, rows, columns) that load tiles of `g` have: whole ones and the last ones."""
+    axes = ((g.Z if g.Z > 1 else g.N, g.tile_n), (g.P, g.tile_p), (g.Q, g.tile_q))
+    sizes = [sorted({min(size, tile), size % tile} - {0}) for size, tile in axes]
+    return [(n, p, q) for n, p, q in itertools.product(*sizes)]
+
+
+def register_heights(g: Geometry, pixels: int) -> set[int]:
+    """Heights of the register tiles that `pixels` pixels are cut into."""
+    return {height for height, count in schedule.cuts(pixels, g.tile_m) if count}
+
+
+def tap_in_phase(g: Geometry, s: int) -> tuple[int, int]:
+    """(phase buffer, pixel in it) that output column 0 reads for filter column s."""
+    b = s % g.phases_w
+    return b, int(schedule.tap_column(g, s) - schedule.buffer_column(g, b))

@@ -6,8 +6,14 @@ from dataclasses import dataclass
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.gemm.layout import RUN_BYTES, packing_bytes, panel_bytes
-from implicit_conv.kernels.cpu.runtime.layout import LINE, Layout, ScratchLayout, buffer_bytes
-from implicit_conv.kernels.cpu.tile.extents import register_heights, tile_extents
+from implicit_conv.kernels.cpu.runtime.layout import (
+    LINE,
+    Layout,
+    ScratchLayout,
+    buffer_bytes,
+    register_heights,
+    tile_extents,
+)
 from implicit_conv.kernels.geometry import Geometry
 
 

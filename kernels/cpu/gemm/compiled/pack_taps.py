@@ -15,7 +15,7 @@ from typing import Any
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.gemm.compiled import words
-from implicit_conv.kernels.cpu.gemm.ways import Way
+from implicit_conv.kernels.cpu.gemm.layout import Way
 from implicit_conv.kernels.cpu.runtime.call import Call
 from implicit_conv.kernels.cpu.runtime.table import (
     FEW_COLUMNS,

@@ -12,11 +12,11 @@ from implicit_conv.kernels.cpu.emit.internals import ir
 from implicit_conv.kernels.cpu.emit.vector import BYTES, I32, I64, Emitter, i64
 from implicit_conv.kernels.cpu.runtime.compiled.part import declare
 from implicit_conv.kernels.cpu.runtime.compiled.source import Source, emitted
+from implicit_conv.kernels.cpu.runtime.layout import FEW
 from implicit_conv.kernels.cpu.runtime.table import FEW_COLUMNS
 from implicit_conv.kernels.cpu.tile import storage
 from implicit_conv.kernels.cpu.tile.compiled import convert
 from implicit_conv.kernels.cpu.tile.compiled.transpose import butterfly
-from implicit_conv.kernels.cpu.tile.extents import FEW
 from implicit_conv.kernels.cpu.tile.storage import Stored
 
 transpose_few = declare(

@@ -16,9 +16,9 @@ from implicit_conv.kernels.cpu.emit import masks, memory
 from implicit_conv.kernels.cpu.emit.internals import ir, types
 from implicit_conv.kernels.cpu.emit.vector import Intrinsic, Values
 from implicit_conv.kernels.cpu.runtime.call import Call
+from implicit_conv.kernels.cpu.runtime.layout import WINDOW_ELEMENTS
 from implicit_conv.kernels.cpu.tile import storage
 from implicit_conv.kernels.cpu.tile.compiled import convert
-from implicit_conv.kernels.cpu.tile.extents import WINDOW_ELEMENTS
 from implicit_conv.kernels.cpu.tile.storage import Format
 from implicit_conv.kernels.geometry import Geometry
 
