@@ -20,17 +20,17 @@ from implicit_conv.cpu.candidates.kernel_method import operator
 from implicit_conv.cpu.engines.engine import CpuEngine
 from implicit_conv.cpu.engines.executed_loads import executed_loads
 from implicit_conv.cpu.run import call as cpu_call
-from implicit_conv.kernels.cpu.channel_lanes import compiled as channel_lanes
 from implicit_conv.kernels.cpu.depthwise.compiled import microkernel as depthwise_microkernel
 from implicit_conv.kernels.cpu.depthwise.layout import row_shapes
+from implicit_conv.kernels.cpu.few_outputs import compiled as few_outputs
 from implicit_conv.kernels.cpu.gemm.compiled import microkernel
 from implicit_conv.kernels.cpu.gemm.layout import RUN_BYTES
 from implicit_conv.kernels.cpu.operator import Operator
-from implicit_conv.kernels.cpu.pixel_lanes.compiled import microkernel as pixel_microkernel
-from implicit_conv.kernels.cpu.pixel_lanes.layout import tail_filters
-from implicit_conv.kernels.cpu.planes import compiled as planes
+from implicit_conv.kernels.cpu.planar_depthwise.compiled import sum_plane
+from implicit_conv.kernels.cpu.planar_gemm.compiled import microkernel as pixel_microkernel
+from implicit_conv.kernels.cpu.planar_gemm.layout import tail_filters
 from implicit_conv.kernels.cpu.runtime import launch, table
-from implicit_conv.kernels.cpu.runtime.call import PixelLanes
+from implicit_conv.kernels.cpu.runtime.call import PlanarGemm
 from implicit_conv.kernels.cpu.runtime.compiled.part import Part
 from implicit_conv.kernels.cpu.runtime.pool import Block, aligned_bytes
 from implicit_conv.kernels.geometry import Geometry
@@ -129,7 +129,7 @@ class Microkernel(NamedTuple):
 def microkernel_at(slot: int, compiled: Operator) -> Microkernel | None:
     """The microkernel at a slot of an operator's kernel table; None for other parts."""
     g, lanes = compiled.g, compiled.lanes
-    fields = compiled.constant.get("pixel_lanes", PixelLanes())
+    fields = compiled.constant.get("planar_gemm", PlanarGemm())
     flat = bool(fields.long_rows)
     if slot < table.TRANSPOSE_IN:
         vectors, shape = divmod(slot, table.HEIGHTS**2)
@@ -138,8 +138,8 @@ def microkernel_at(slot: int, compiled: Operator) -> Microkernel | None:
         return Microkernel(
             microkernel.multiply_tile.part, lambda call: 2 * sums * call["tiles"] * _elements(call)
         )
-    if table.PIXEL_LANES <= slot < table.LOAD_ROWS:
-        height, filters = divmod(slot - table.PIXEL_LANES, table.HEIGHTS)
+    if table.PLANAR_GEMM <= slot < table.LOAD_ROWS:
+        height, filters = divmod(slot - table.PLANAR_GEMM, table.HEIGHTS)
         rows = 1 if flat else height  # rows that the columns of a call do not include
         return Microkernel(
             pixel_microkernel.sum_rows.part,
@@ -147,22 +147,23 @@ def microkernel_at(slot: int, compiled: Operator) -> Microkernel | None:
                 2 * rows * filters * lanes * call["elements"] * ceil_div(call["columns"], lanes)
             ),
         )
-    if slot == table.CHANNEL_LANES:
+    if slot == table.FEW_OUTPUTS:
         if flat:  # for the last pixels of a row
             pixels, filters = 1, tail_filters(g, lanes)
         else:
             pixels, filters = g.tile_m, compiled.constant["tile_filters"]
         flops = 2 * pixels * filters * lanes
         return Microkernel(
-            channel_lanes.sum_windows.part,
+            few_outputs.sum_windows.part,
             lambda call: (
                 flops * ceil_div(call["pixels"], pixels) * ceil_div(call["elements"], lanes)
             ),
         )
-    if table.PLANES <= slot < table.PIXEL_LANES:
+    if table.PLANES <= slot < table.PLANAR_GEMM:
         fmas = (slot - table.PLANES) * lanes * g.R * g.S
         return Microkernel(
-            planes.sum_plane.part, lambda call: 2 * fmas * ceil_div(call["columns"], lanes)
+            sum_plane.part,
+            lambda call: 2 * fmas * ceil_div(call["columns"], lanes),
         )
     if table.DEPTHWISE <= slot < table.PLANES:
         by_row, pixels = divmod(slot - table.DEPTHWISE, table.HEIGHTS)

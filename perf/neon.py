@@ -18,8 +18,8 @@ from implicit_conv.cpu.methods.depthwise import PIXELS
 from implicit_conv.kernels.cpu.depthwise.compiled import microkernel as depthwise
 from implicit_conv.kernels.cpu.depthwise.layout import Row, Variant
 from implicit_conv.kernels.cpu.emit.vector import Emitter
-from implicit_conv.kernels.cpu.pixel_lanes.compiled import microkernel as pixel_lanes
-from implicit_conv.kernels.cpu.pixel_lanes.layout import RegisterTile as PixelTile
+from implicit_conv.kernels.cpu.planar_gemm.compiled import microkernel as planar_gemm
+from implicit_conv.kernels.cpu.planar_gemm.layout import RegisterTile as PixelTile
 from implicit_conv.kernels.cpu.wgrad.compiled import microkernel as wgrad
 from implicit_conv.kernels.cpu.wgrad.layout import RegisterTile as GradientTile
 from perf import assembly
@@ -37,13 +37,13 @@ BFMMLA = replace(BF16, fma="bfmmla")
 TILE = assembly.largest_tile(NEON)
 
 
-def _pixel_lanes(target: Target) -> str:
+def _planar_gemm(target: Target) -> str:
     """Three rows of pixels for eight filters."""
     tile = PixelTile(8, 3, False, False, False, False)
     return compile_emitted(
         target,
-        pixel_lanes.sum_rows.part,
-        lambda builder, at: pixel_lanes.emit(tile, Emitter(builder, TILE.lanes, 4, True), at),
+        planar_gemm.sum_rows.part,
+        lambda builder, at: planar_gemm.emit(tile, Emitter(builder, TILE.lanes, 4, True), at),
     )
 
 
@@ -94,7 +94,7 @@ KERNELS = {
     "gemm bfloat16": Kernel(_gemm(**PAIRS), BF16, HAVE_BF16),
     "gemm bfloat16 by matrices": Kernel(_gemm(**SQUARES), BFMMLA, HAVE_BF16),
     "weight gradient float32": Kernel(_wgrad),
-    "pixel lanes float32": Kernel(_pixel_lanes),
+    "planar GEMM float32": Kernel(_planar_gemm),
     "depthwise 3x3 float32": Kernel(_depthwise),
 }
 

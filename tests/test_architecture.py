@@ -41,6 +41,7 @@ sys.setprofile(None)
 print(*entered)
 """
 DRAWING = re.search(r"```text\n(.*?)```", PAGE, re.S)[1]
+FAMILIES = sorted({path.parent for path in (ROOT / "kernels" / "cpu").glob("*/operator.py")})
 SENTENCE = re.compile(r"^\s+\|?\s{6,}\S.*[.:,].*$", re.M)  # of the drawing, not names
 ROOMS = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
 FLAT = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
@@ -79,6 +80,14 @@ def test_few_modules_are_in_no_room():
 )
 def test_a_room_says_what_belongs_there(folder):
     assert folder.read_text(encoding="utf-8").startswith(('"""', "'''"))
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda p: p.name)
+def test_a_family_names_its_files_in_reading_order(family):
+    words = re.findall(r"`(\w+)`", (family / "__init__.py").read_text(encoding="utf-8"))
+    files = {path.stem for path in family.rglob("*.py")} - {"__init__"}
+    assert files <= set(words)
+    assert words[0] in ("layout", "operator")
 
 
 def test_the_page_is_short_and_names_files_that_exist():

@@ -32,7 +32,10 @@ PLANTED = [  # (module, what it must not import)
     ("implicit_conv.kernels.cpu.gemm.operator", "implicit_conv.kernels.cpu.emit.vector"),
     ("implicit_conv.kernels.cpu.gemm.operator", "implicit_conv.kernels.cpu.gemm.compiled.fprop"),
     ("implicit_conv.kernels.cpu.gemm.operator", "llvmlite"),
-    ("implicit_conv.kernels.cpu.planes.compiled", "implicit_conv.kernels.cpu.winograd.layout"),
+    (
+        "implicit_conv.kernels.cpu.planar_depthwise.compiled",
+        "implicit_conv.kernels.cpu.winograd.layout",
+    ),
     ("implicit_conv.kernels.cpu.runtime.call", "implicit_conv.kernels.cpu.gemm.compiled.fprop"),
     ("implicit_conv.kernels.cpu.tile.compiled.load", "implicit_conv.kernels.cpu.operator"),
     ("implicit_conv.kernels.cpu.tile.compiled.load", "numba"),
@@ -66,7 +69,7 @@ PLANTED = [  # (module, what it must not import)
 # kernels/cpu whose parts an operator of another folder may name.
 PART = re.compile(r"\.(\w+)((?:\.\w+)*):(\w*[^\W_])")
 SHARED = {"runtime", "tile"}
-BORROWED = {("pixel_lanes", "channel_lanes"), ("winograd", "gemm")}
+BORROWED = {("planar_gemm", "few_outputs"), ("winograd", "gemm")}
 
 
 def modules():

@@ -141,9 +141,9 @@ def test_trials_restricted_to_a_method_are_computed_by_it(name):
 def test_a_method_of_which_nothing_is_drawn_ends_the_run(monkeypatch, capsys):
     monkeypatch.setattr(draw, "kind_of", lambda *arguments: None)
     with pytest.raises(SystemExit) as ended:
-        main(["fuzz", "--method", "planes"])
+        main(["fuzz", "--method", "planar-depthwise"])
     assert ended.value.code == 2
-    assert "planes computed none of 10000 problems" in capsys.readouterr().err
+    assert "planar-depthwise computed none of 10000 problems" in capsys.readouterr().err
 
 
 def test_pairs_are_counted_once():

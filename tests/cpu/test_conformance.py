@@ -11,7 +11,7 @@ from fft_method import Fft, FftCall
 from tight_machine import tight_machine
 
 from implicit_conv import PlanError, clear_plan_cache, conv2d, plan_conv2d
-from implicit_conv.cpu.methods.pixel_lanes import PixelLanes
+from implicit_conv.cpu.methods.planar_gemm import PlanarGemm
 from implicit_conv.cpu.methods.winograd import LargeWinograd
 from implicit_conv.cpu.plan import planner
 from implicit_conv.cpu.plan.planner import METHODS, WEIGHT_GRADIENTS
@@ -114,10 +114,10 @@ class LargeErrors(LargeWinograd):
 
 
 @dataclass(frozen=True)
-class AnyOrder(PixelLanes):
+class AnyOrder(PlanarGemm):
     """It declares the precision "strict", with the order of GEMM, which is not its own."""
 
-    serves = PixelLanes.serves._replace(precision="strict")
+    serves = PlanarGemm.serves._replace(precision="strict")
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Float64(Fft):
 
 
 @dataclass(frozen=True)
-class OneThread(PixelLanes):
+class OneThread(PlanarGemm):
     """It never has more than one thread."""
 
     @classmethod

@@ -16,7 +16,7 @@ from implicit_conv.cpu.engines import dgrad, engine
 from implicit_conv.cpu.machine.arch import CpuArch, cpu_arch
 from implicit_conv.cpu.machine.peak import clock
 from implicit_conv.cpu.methods.gemm import Gemm
-from implicit_conv.cpu.methods.pixel_lanes import PixelLanes
+from implicit_conv.cpu.methods.planar_gemm import PlanarGemm
 from implicit_conv.cpu.methods.transposed_gemm import TransposedGemm
 from implicit_conv.cpu.plan import planner
 from implicit_conv.cpu.plan.planner import METHODS
@@ -180,7 +180,7 @@ def test_the_estimate_speaks_of_the_peak_that_is_measured():
 FEW_PIXELS = Case(C=160, K=240, size=(7, 7), kernel=(1, 1), layout="NHWC")
 
 
-def packed_apart(case=FEW_PIXELS, method=PixelLanes, **options):
+def packed_apart(case=FEW_PIXELS, method=PlanarGemm, **options):
     """(plan, its best candidate, the best one for packed filters); they have different methods."""
     plan = plan_of(case, CpuArch(512, True, 48 << 10, 1 << 20, 1, 14), **options)
     best, packed = plan.engine.best, plan.engine.best_packed
@@ -221,11 +221,11 @@ def test_a_measured_candidate_is_best_for_packed_filters_too():
 
 
 def test_a_packed_filter_in_plain_order_is_not_packed_again():
-    """A plain filter in RSCK order would be copied for pixel lanes: panels are no dearer."""
+    """A plain filter in RSCK order would be copied for planar GEMM: panels are no dearer."""
     case = Case(C=16, K=16, size=(4, 4), kernel=(1, 1), weight_layout="RSCK")
     plan = plan_of(case, CpuArch(512, True, 48 << 10, 1 << 20, 1, 14))
     best, packed = plan.engine.best, plan.engine.best_packed
-    assert (type(best.method), type(packed.method)) == (Gemm, PixelLanes)
+    assert (type(best.method), type(packed.method)) == (Gemm, PlanarGemm)
     x, w = case.arrange(*case.inputs(0, integers=True))
     y = np.empty(plan.problem.output_shape, np.float32)
     bound = plan.engine.bind(Binding(x.strides, None, y.strides))
@@ -268,7 +268,7 @@ def test_a_limit_that_strides_exceed_names_one_that_suffices():
 
 
 def test_strides_that_no_method_takes_are_no_matter_of_memory(monkeypatch):
-    monkeypatch.setattr(planner, "METHODS", (PixelLanes,))
+    monkeypatch.setattr(planner, "METHODS", (PlanarGemm,))
     x, w = every_second(np.random.default_rng(0))
     plan = Plan(engine.plan(plan_conv2d(x.shape, w.shape).problem, cpu_arch(), Request()))
     with pytest.raises(

@@ -52,13 +52,13 @@ def test_no_module_compares_with_a_method():
     [
         "isinstance(c.method, Winograd)",
         "isinstance(c.method, (Gemm, depthwise.Depthwise))",
-        "assert issubclass(kind, methods.planes.Planes)",
+        "assert issubclass(kind, methods.planar_depthwise.PlanarDepthwise)",
         "type(c.method) is Im2col",
-        "c.method.__class__ == PixelLanes",
+        "c.method.__class__ == PlanarGemm",
         "type(c.method) in (Gemm, WindowGemm)",
         "type(c.method).__name__ == 'WeightGrad'",
-        "match method:\n    case GroupLanes(): pass",
-        "match type(method).__name__:\n    case 'ChannelLanes': pass",
+        "match method:\n    case SmallGroups(): pass",
+        "match type(method).__name__:\n    case 'FewOutputs': pass",
         "{TransposedGemm: 1}[type(c.method)]",
     ],
 )

@@ -24,7 +24,7 @@ from implicit_conv.arrays.arrays import numpy_dtype
 from implicit_conv.cpu.candidates import tiling
 from implicit_conv.cpu.engines import stride_phases
 from implicit_conv.cpu.machine.arch import cpu_arch
-from implicit_conv.cpu.methods import channel_lanes, gemm_tilings, group_lanes, pixel_lanes
+from implicit_conv.cpu.methods import few_outputs, gemm_tilings, planar_gemm, small_groups
 from implicit_conv.testing import Case, plan_of
 from implicit_conv.testing.guard import guarded
 
@@ -165,10 +165,10 @@ def compute(guard, rng, algorithm, case):
     winograd = algorithm.startswith("winograd")
     precision = "fast" if winograd or rng.integers(3) else "strict"
     # Other lanes than filters, wherever they may be, or as they are weighed.
-    pixel_lanes.SUMS_CYCLES = -1e9 if rng.integers(3) else 2
-    group_lanes.GROUP_FMAS = group_lanes.SPREAD_CYCLES = -1e9 if rng.integers(3) else 1
+    planar_gemm.SUMS_CYCLES = -1e9 if rng.integers(3) else 2
+    small_groups.GROUP_FMAS = small_groups.SPREAD_CYCLES = -1e9 if rng.integers(3) else 1
     # The more tiles the better makes register tiles of one pixel, else of one filter.
-    channel_lanes.PIXEL_CYCLES, channel_lanes.TILE_CYCLES = [(3, 4), (-1e12, 4), (3, -1e12)][
+    few_outputs.PIXEL_CYCLES, few_outputs.TILE_CYCLES = [(3, 4), (-1e12, 4), (3, -1e12)][
         rng.integers(3)
     ]
     plan = plan_of(case, arch, precision=precision, algorithm=algorithm)

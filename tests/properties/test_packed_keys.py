@@ -16,12 +16,12 @@ from implicit_conv import ShapeError, config, plan_conv2d
 from implicit_conv.cpu.candidates.tiling import Tiling
 from implicit_conv.cpu.machine.arch import REGISTER_PIXELS, cpu_arch
 from implicit_conv.cpu.methods import gemm_tilings
-from implicit_conv.cpu.methods.channel_lanes import ChannelLanes
 from implicit_conv.cpu.methods.depthwise import Depthwise
+from implicit_conv.cpu.methods.few_outputs import FewOutputs
 from implicit_conv.cpu.methods.gemm import Gemm
-from implicit_conv.cpu.methods.group_lanes import GroupLanes
-from implicit_conv.cpu.methods.pixel_lanes import PixelLanes
-from implicit_conv.cpu.methods.planes import Planes
+from implicit_conv.cpu.methods.planar_depthwise import PlanarDepthwise
+from implicit_conv.cpu.methods.planar_gemm import PlanarGemm
+from implicit_conv.cpu.methods.small_groups import SmallGroups
 from implicit_conv.cpu.methods.transposed_gemm import TransposedGemm
 from implicit_conv.cpu.methods.winograd import LargeWinograd, Winograd
 from implicit_conv.cpu.run.packed import PackedFilter
@@ -106,16 +106,20 @@ def one_entry_apart():
     yield pair("dtype of integers", Gemm, bytes_, mixed, quads, quads)  # one has heads
     yield pair("dtype of w", Gemm, replace(mixed, w_dtype="uint8"), mixed, quads, quads)
     blocks = [{"block": size} for size in (32, 64)]
-    for method, case in (Depthwise, DEPTHWISE), (GroupLanes, GROUPED):
+    for method, case in (Depthwise, DEPTHWISE), (SmallGroups, GROUPED):
         one, other = replace(case, dtype="uint8"), replace(case, dtype="uint8", w_dtype="int8")
         yield pair("dtype of w", method, one, other)
-    for method, case in (Planes, DEPTHWISE), (Depthwise, DEPTHWISE), (GroupLanes, GROUPED):
+    for method, case in (
+        (PlanarDepthwise, DEPTHWISE),
+        (Depthwise, DEPTHWISE),
+        (SmallGroups, GROUPED),
+    ):
         yield pair("kernel", method, *kernels(case))
         yield pair("dtype", method, case, replace(case, **half), *blocks[:1] * 2)
         more = replace(case, groups=case.groups + 8)
         yield pair("groups", method, case, more, *blocks[:1] * 2)
     wider = replace(GROUPED, C=8, K=8)
-    yield pair("size of groups", GroupLanes, GROUPED, wider, *blocks[:1] * 2)
+    yield pair("size of groups", SmallGroups, GROUPED, wider, *blocks[:1] * 2)
     strided = replace(DENSE, stride=(2, 2))
     yield pair("m", Winograd, DENSE, DENSE, which=(0, 1))
     yield pair("m", Winograd, DENSE, DENSE, which=(1, 2))
@@ -124,8 +128,8 @@ def one_entry_apart():
     yield pair("channels", Winograd, DENSE, replace(DENSE, C=21))
     yield pair("dtype", Winograd, DENSE, dense)
     last = replace(WINDOW, layout="NHWC", weight_layout="KRSC", size=(1, 5), kernel=(1, 5), C=3)
-    yield pair("layout", ChannelLanes, replace(WINDOW, C=1, size=(5, 3), kernel=(5, 3)), last)
-    for method, case in (PixelLanes, DENSE), (TransposedGemm, POINTWISE), (ChannelLanes, WINDOW):
+    yield pair("layout", FewOutputs, replace(WINDOW, C=1, size=(5, 3), kernel=(5, 3)), last)
+    for method, case in (PlanarGemm, DENSE), (TransposedGemm, POINTWISE), (FewOutputs, WINDOW):
         double = replace(case, dtype="float64")
         yield pair("shape", method, case, replace(case, K=case.K + 1))
         yield pair("dtype", method, case, double)
@@ -140,9 +144,9 @@ def a_choice_apart():
     yield pair("vector bits", Gemm, DENSE, DENSE, {}, {"bits": 256})
     yield pair("vector bits", Winograd, DENSE, DENSE, {}, {"bits": 256})
     yield pair("blocks", Depthwise, DEPTHWISE, DEPTHWISE, *blocks)
-    yield pair("blocks", GroupLanes, GROUPED, GROUPED, *blocks)
+    yield pair("blocks", SmallGroups, GROUPED, GROUPED, *blocks)
     few_channels = replace(GROUPED, C=2)
-    yield pair("channels of a group", GroupLanes, few_channels, GROUPED, *blocks[:1] * 2)
+    yield pair("channels of a group", SmallGroups, few_channels, GROUPED, *blocks[:1] * 2)
 
 
 def check_refused(first, second):

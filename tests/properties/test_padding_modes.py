@@ -16,9 +16,9 @@ from implicit_conv.cpu.candidates.tiling import Tiling, rounded_up
 from implicit_conv.cpu.engines.executed_loads import executed_loads
 from implicit_conv.cpu.methods.depthwise import Depthwise
 from implicit_conv.cpu.methods.gemm import Gemm
-from implicit_conv.cpu.methods.group_lanes import GroupLanes
-from implicit_conv.cpu.methods.pixel_lanes import PixelLanes
-from implicit_conv.cpu.methods.planes import Planes
+from implicit_conv.cpu.methods.planar_depthwise import PlanarDepthwise
+from implicit_conv.cpu.methods.planar_gemm import PlanarGemm
+from implicit_conv.cpu.methods.small_groups import SmallGroups
 from implicit_conv.cpu.methods.winograd import Winograd
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.depthwise.layout import depthwise_row
@@ -34,7 +34,7 @@ from implicit_conv.problem.schedule import geometry
 from implicit_conv.testing import Case, changed, error_units, plan_of, to_nchw
 
 MODES = PADDING_MODES[1:]
-COPYING = (Planes, Depthwise, Gemm, PixelLanes, GroupLanes, Winograd)
+COPYING = (PlanarDepthwise, Depthwise, Gemm, PlanarGemm, SmallGroups, Winograd)
 FUNCTIONS = {rank: getattr(implicit_conv, f"conv{rank}d") for rank in SPACE}
 
 
@@ -112,9 +112,9 @@ def calls(draw, method=None):
     pad = st.sampled_from([-2, -1, 0, 1, 2, 3, 11])
     channels, filters, groups = draw(
         {
-            Planes: st.sampled_from([(1, 1, 1), (1, 1, 3)]),
+            PlanarDepthwise: st.sampled_from([(1, 1, 1), (1, 1, 3)]),
             Depthwise: st.sampled_from([(1, 1, 17), (1, 1, 40)]),
-            GroupLanes: st.sampled_from([(1, 2, 9), (2, 4, 5)]),
+            SmallGroups: st.sampled_from([(1, 2, 9), (2, 4, 5)]),
             Winograd: st.sampled_from([(3, 5, 1), (20, 33, 1)]),
         }.get(method, st.sampled_from([(3, 5, 1), (20, 33, 1), (2, 3, 3)]))
     )

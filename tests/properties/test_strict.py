@@ -9,7 +9,7 @@ import implicit_conv
 from implicit_conv import clear_plan_cache, config, conv2d, plan_conv2d
 from implicit_conv.cpu.candidates import tiling
 from implicit_conv.cpu.methods.depthwise import Depthwise
-from implicit_conv.cpu.methods.planes import Planes
+from implicit_conv.cpu.methods.planar_depthwise import PlanarDepthwise
 from implicit_conv.cpu.plan.planner import Choice
 from implicit_conv.testing import Case
 
@@ -104,7 +104,7 @@ def test_planes_and_channels_have_the_same_bits(size, kernel, stride, dilation):
     options = {"stride": stride, "dilation": dilation, "padding": 2, "groups": 20}
     plan = plan_conv2d(x.shape, w.shape, dtype="float32", precision="strict", **options)
     candidates = plan.engine.choice.candidates
-    assert {type(c.method) for c in candidates} == {Planes, Depthwise}
+    assert {type(c.method) for c in candidates} == {PlanarDepthwise, Depthwise}
     results = []
     for candidate in candidates:
         one = replace(plan.engine, choice=Choice((candidate,), ()))

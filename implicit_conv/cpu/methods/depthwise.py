@@ -3,8 +3,8 @@
     y[n, p, q, c] = sum over r, s of x[n, p*stride + r*dilation - pad, ..., c] * w[c, r, s]
 
 Each lane sums its own channel. x is read in place if its channels are contiguous; otherwise load
-tiles are copied to channels-last buffers. `group_lanes` is the method for groups of a few channels,
-and `planes` computes one channel at a time.
+tiles are copied to channels-last buffers. `small_groups` is for groups of a few channels, and
+`planar_depthwise` computes one channel at a time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from implicit_conv.cpu.run.call import Arrays, is_contiguous
 from implicit_conv.cpu.run.packed import PackedOrder
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.depthwise.layout import DepthwiseLayout, depthwise_row
-from implicit_conv.kernels.cpu.planes.layout import ROWS_TOGETHER, TAPS_TOGETHER
+from implicit_conv.kernels.cpu.planar_depthwise.layout import ROWS_TOGETHER, TAPS_TOGETHER
 from implicit_conv.kernels.cpu.runtime.layout import LINE, buffer_bytes
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.problem.problem import Problem
@@ -76,7 +76,7 @@ COLUMN_ORDER = "taps of a channel, column by column"  # of sums
 class Depthwise(KernelMethod):
     """Blocks of channels; x is read in place or copied.
 
-    Taps are added row by row where that is faster, or `by_columns`, as `planes` adds them.
+    Taps are added row by row where that is faster, or `by_columns`, as over planes.
     """
 
     name: ClassVar[str] = "depthwise"
@@ -210,7 +210,7 @@ def refusal(problem: Problem, arch: CpuArch, request: Request) -> str:
 
 
 def sums_planes_in_one_pass(problem: Problem) -> bool:
-    """Whether `planes` adds the taps in COLUMN_ORDER; it adds those of more rows pass by pass."""
+    """Whether taps over planes are added in COLUMN_ORDER; those of more rows are, pass by pass."""
     planes, rows, columns = problem.kernel
     return planes == 1 and rows <= min(ROWS_TOGETHER, TAPS_TOGETHER // columns)
 

@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 from implicit_conv.cpu.candidates.candidate import Candidate, Method, Refusal, Request
 from implicit_conv.cpu.machine.arch import CpuArch
-from implicit_conv.cpu.methods.channel_lanes import ChannelLanes
 from implicit_conv.cpu.methods.depthwise import Depthwise
+from implicit_conv.cpu.methods.few_outputs import FewOutputs
 from implicit_conv.cpu.methods.gemm import Gemm
-from implicit_conv.cpu.methods.group_lanes import GroupLanes
 from implicit_conv.cpu.methods.im2col import Im2col
-from implicit_conv.cpu.methods.pixel_lanes import PixelLanes
-from implicit_conv.cpu.methods.planes import Planes
+from implicit_conv.cpu.methods.planar_depthwise import PlanarDepthwise
+from implicit_conv.cpu.methods.planar_gemm import PlanarGemm
+from implicit_conv.cpu.methods.small_groups import SmallGroups
 from implicit_conv.cpu.methods.transposed_gemm import TransposedGemm
 from implicit_conv.cpu.methods.weight_grad import WeightGrad, WeightGradLanes
 from implicit_conv.cpu.methods.window_gemm import WindowGemm
@@ -29,14 +29,14 @@ from implicit_conv.problem.problem import Problem
 # Under precision "strict" the first method that can run fixes the order of sums; later methods with
 # another order are refused.
 METHODS: tuple[type[Method], ...] = (
-    Planes,
+    PlanarDepthwise,
     Depthwise,
     Gemm,
     WindowGemm,
     TransposedGemm,
-    PixelLanes,
-    GroupLanes,
-    ChannelLanes,
+    PlanarGemm,
+    SmallGroups,
+    FewOutputs,
     Winograd,
     LargeWinograd,
     Im2col,

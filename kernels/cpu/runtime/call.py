@@ -94,7 +94,7 @@ class Scratch(NamedTuple):
     boxes: int = 0  # Winograd: U, the transformed input
     products: int = 0  # Winograd: M, the products
     transformed: int = 0  # Winograd: V, a panel that is transformed just before it is used
-    loads: int = 0  # planes and pixel lanes: the table of loads
+    loads: int = 0  # of planes: the table of loads
     tail: int = 0  # long rows: the last pixels, and their sums
 
 
@@ -124,7 +124,7 @@ class Depthwise(NamedTuple):
     pieces: int = 0  # in place: address of the table of the segments of a row
 
 
-class PixelLanes(NamedTuple):
+class PlanarGemm(NamedTuple):
     """Pixels as vector lanes."""
 
     views: int = 0  # address of the table of views
@@ -188,14 +188,14 @@ class Call(NamedTuple):
     flushes: int = 0  # 1: subnormals are treated as zeros
     heads: int = 0  # 1: panels have heads, which need the products of all taps
     winograd: int = 0  # outputs of a box along an axis; 0 for other methods
-    tile_filters: int = 0  # channel lanes, and the tails of long rows: filters of a register tile
+    tile_filters: int = 0  # few outputs, and the tails of long rows: filters of a register tile
     load_tile: int = 0  # slot of the part that loads tiles of such an x
     pack_block: int = 0  # slot of the part that packs such a filter
 
     stores: Stores = Stores()
     windows: Windows = Windows()
     depthwise: Depthwise = Depthwise()
-    pixel_lanes: PixelLanes = PixelLanes()
+    planar_gemm: PlanarGemm = PlanarGemm()
     gradient: Gradient = Gradient()
 
 

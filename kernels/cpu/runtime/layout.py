@@ -33,7 +33,7 @@ class ScratchLayout(NamedTuple):
     products: int = 0
     transformed: int = 0
     loads: int = 0  # planes: the table of a tile's loads
-    tail: int = 0  # flat pixel lanes: channels of a tile's last pixels, and their sums
+    tail: int = 0  # flat planar GEMM: channels of a tile's last pixels, and their sums
 
     @property
     def total(self) -> int:

@@ -24,15 +24,15 @@ WINOGRAD_OUTPUT = WINOGRAD_FILTER + 1
 DEPTHWISE = WINOGRAD_OUTPUT + 1  # [pixels]: depthwise microkernels, one tap per step
 DEPTHWISE_ROW = DEPTHWISE + HEIGHTS  # [pixels]: depthwise microkernels, one filter row per step
 PLANES = DEPTHWISE_ROW + HEIGHTS  # [rows]: depthwise microkernels of planes
-PIXEL_LANES = PLANES + HEIGHTS  # [rows][filters]: microkernels whose lanes are pixels
-LOAD_ROWS = PIXEL_LANES + HEIGHTS**2
+PLANAR_GEMM = PLANES + HEIGHTS  # [rows][filters]: microkernels whose lanes are pixels
+LOAD_ROWS = PLANAR_GEMM + HEIGHTS**2
 GATHER_ROWS = LOAD_ROWS + 1
 LOAD_PLANES = GATHER_ROWS + 1
 REPEAT_EDGES = LOAD_PLANES + 1
 SPREAD = REPEAT_EDGES + 1  # [elements from one pixel to the next]: parts that spread a row
 WRITE_LOADS = SPREAD + MOST_APART + 1
-CHANNEL_LANES = WRITE_LOADS + 1  # the microkernel whose lanes are channels
-LOAD_PIXELS = CHANNEL_LANES + 1  # loads pixels without padding
+FEW_OUTPUTS = WRITE_LOADS + 1  # the microkernel whose lanes are channels
+LOAD_PIXELS = FEW_OUTPUTS + 1  # loads pixels without padding
 LOAD_PANELS = LOAD_PIXELS + 1  # weight gradients: loads panels of dy
 EXPAND = LOAD_PANELS + 1  # weight gradients: repeats channels for filters of their groups
 ADD_SUMS = EXPAND + 1  # weight gradients: adds sums in memory
@@ -46,11 +46,11 @@ def microkernel_slot(vectors: int, groups: int, inner: int) -> int:
     return ((vectors - 1) * HEIGHTS + groups) * HEIGHTS + inner
 
 
-def pixel_lanes_slot(filters: int, rows: int) -> int:
+def planar_gemm_slot(filters: int, rows: int) -> int:
     """Slot of the microkernel of filters x output rows whose lanes are pixels; `rows` is 0 for the
     tail of a long row.
     """
-    return PIXEL_LANES + rows * HEIGHTS + filters
+    return PLANAR_GEMM + rows * HEIGHTS + filters
 
 
 def transpose_slot(way: int, step: int, edge: int) -> int:

@@ -2,7 +2,7 @@
 
 This is for hosts: nothing here emits code.
 
-The parts that load rows of pixels, which planes and pixel lanes share.
+The parts that load rows of pixels, which planar GEMM and planar depthwise share.
 """
 
 from __future__ import annotations

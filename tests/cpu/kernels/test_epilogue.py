@@ -9,7 +9,7 @@ import pytest
 
 from implicit_conv import clear_plan_cache, conv2d, plan_conv2d
 from implicit_conv.arrays.arrays import numpy_dtype
-from implicit_conv.cpu.methods.pixel_lanes import PixelLanes
+from implicit_conv.cpu.methods.planar_gemm import PlanarGemm
 from implicit_conv.kernels.cpu.tile.variants import CROWDED
 from implicit_conv.testing import Case, from_nchw, to_nchw
 
@@ -18,9 +18,9 @@ WIDE = Case(N=2, C=20, K=27, size=(9, 21), padding=SAME)
 PATHS = {
     "direct": (WIDE, {"algorithm": "implicit_gemm"}),
     "few filters": (replace(WIDE, K=3), {"algorithm": "implicit_gemm"}),
-    "pixel lanes": (replace(WIDE, C=2), {"algorithm": "implicit_gemm"}),
+    "planar GEMM": (replace(WIDE, C=2), {"algorithm": "implicit_gemm"}),
     "grouped": (replace(WIDE, C=3, K=5, groups=3), {"algorithm": "implicit_gemm"}),
-    "group lanes": (replace(WIDE, C=4, K=4, groups=9), {"algorithm": "implicit_gemm"}),
+    "small groups": (replace(WIDE, C=4, K=4, groups=9), {"algorithm": "implicit_gemm"}),
     "pointwise": (replace(WIDE, kernel=(1, 1), padding=((0, 0), (0, 0))), {}),
     "F2": (WIDE, {"algorithm": "winograd_f2", "precision": "fast"}),
     "F4": (WIDE, {"algorithm": "winograd_f4", "precision": "fast"}),
@@ -51,17 +51,17 @@ def in_memory(array, order):
     return view
 
 
-@pytest.fixture(params=[False, True], ids=["as weighed", "pixel lanes"])
-def pixel_lanes(request, force_method):
+@pytest.fixture(params=[False, True], ids=["as weighed", "planar GEMM"])
+def planar_gemm(request, force_method):
     """Lanes are pixels where the cost model chooses them, or wherever they are possible."""
     if request.param:
-        force_method(PixelLanes)
+        force_method(PlanarGemm)
     clear_plan_cache()
     yield
     clear_plan_cache()
 
 
-@pytest.mark.usefixtures("pixel_lanes")
+@pytest.mark.usefixtures("planar_gemm")
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_arrays_may_have_any_strides(path, layout):

@@ -243,7 +243,7 @@ def make_write_loads(recording: bool = False) -> Source:
         """
         call, g = fields(blob).call, fields(blob).geometry
         _, rows, columns = schedule.tile_extent(g, n, p, q)
-        phase = columns * call.itemsize if call.pixel_lanes.long_rows else phase_bytes(call, g)
+        phase = columns * call.itemsize if call.planar_gemm.long_rows else phase_bytes(call, g)
         image, w, count = n // g.Z, q * g.stride_w - g.pad_w, 0
         edges = edge = address + TABLE_BYTES + LOAD_BYTES * schedule.image_rows(g) * g.phases_w
         for b in range(g.phases_w):
@@ -269,7 +269,7 @@ def make_write_loads(recording: bool = False) -> Source:
                     memory.write(entry + 16, pixels)
                     memory.write(entry + 24, begin if inside else 0)
                     memory.write(entry + 32, stop if inside else 0)
-                    if not (call.pixel_lanes.long_rows and count > 0 and merges(call, g, entry)):
+                    if not (call.planar_gemm.long_rows and count > 0 and merges(call, g, entry)):
                         count += 1
                     for c in range(first, end, together):
                         index, size = row * g.phases_w + b, pixels * together * call.itemsize

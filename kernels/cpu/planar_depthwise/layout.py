@@ -17,7 +17,7 @@ ROW_TAPS = 1024  # taps of a filter row at most: such a kernel takes 4 s to comp
 
 
 @dataclass(frozen=True)
-class PlanesLayout(DepthwiseLayout):
+class PlanarDepthwiseLayout(DepthwiseLayout):
     """Sizes for one channel at a time: two buffers that alternate, with rows of whole vectors."""
 
     @property

@@ -10,7 +10,7 @@ from implicit_conv.cpu.candidates.candidate import Refusal, Request
 from implicit_conv.cpu.candidates.problem_views import spatial
 from implicit_conv.cpu.engines.executed_loads import executed_loads
 from implicit_conv.cpu.machine.arch import CpuArch
-from implicit_conv.cpu.methods.planes import Planes
+from implicit_conv.cpu.methods.planar_depthwise import PlanarDepthwise
 from implicit_conv.testing import Case, plan_of
 
 ARCH = CpuArch(512, True, 48 << 10, 1 << 20, 1, 14)
@@ -24,21 +24,21 @@ def test_few_channels_in_nhwc_are_convolved_as_planes(dtype):
         shape = (1, 40, 40, channels) if layout == "NHWC" else (1, channels, 40, 40)
         options = {"padding": 2, "groups": channels, "layout": layout, "algorithm": "depthwise"}
         plan = plan_conv2d(shape, (channels, 1, 5, 5), dtype, **options)
-        assert isinstance(plan.engine.best.method, Planes)
+        assert isinstance(plan.engine.best.method, PlanarDepthwise)
 
 
 @pytest.mark.parametrize("changes", [{}, {"layout": "NHWC", "groups": 4}, {"stride": (2, 2)}])
 def test_executed_loads_are_the_planned_ones(changes, force_method):
-    force_method(Planes)
+    force_method(PlanarDepthwise)
     case = replace(CASE, **changes)
     plan = plan_of(case)
-    assert isinstance(plan.engine.best.method, Planes)
+    assert isinstance(plan.engine.best.method, PlanarDepthwise)
     assert executed_loads(plan.engine, *case.arrange(*case.inputs(0))) == sorted(plan.trace())
 
 
 def test_a_nan_stays_in_its_plane(force_method):
     """Lanes beyond the end of a row are not those of another row or channel."""
-    force_method(Planes)
+    force_method(PlanarDepthwise)
     x, w = CASE.inputs(0)
     x[1, 2, 7, 36] = np.nan
     wrong = np.argwhere(np.isnan(plan_of(CASE)(x, w)))
@@ -56,7 +56,7 @@ def test_a_nan_stays_in_its_plane(force_method):
 )
 def test_refusals(changes, reason):
     problem = spatial(replace(CASE, **changes).problem)
-    (found,) = Planes.candidates(problem, ARCH, Request())
+    (found,) = PlanarDepthwise.candidates(problem, ARCH, Request())
     assert isinstance(found, Refusal) and reason in found.reason
 
 

@@ -17,7 +17,7 @@ WAITING_BYTES = 128 << 10  # bytes of an NHWC staging tile at most, which stays 
 
 
 @dataclass(frozen=True)
-class PixelLanesLayout(Layout):
+class PlanarGemmLayout(Layout):
     """Sizes with rows of all channels in whole vectors, and filters that are read in place.
 
     With a 1x1 filter the pixels of a tile form one flat row.

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.cpu.channel_lanes.layout import RegisterTile as DotsTile
+from implicit_conv.kernels.cpu.few_outputs.layout import RegisterTile as DotsTile
 from implicit_conv.kernels.cpu.operator import Build, Operator
-from implicit_conv.kernels.cpu.pixel_lanes.layout import (
-    PixelLanesLayout,
+from implicit_conv.kernels.cpu.planar_gemm.layout import (
+    PlanarGemmLayout,
     RegisterTile,
     flat_row_bytes,
     tail_filters,
@@ -18,24 +18,24 @@ from implicit_conv.kernels.cpu.pixel_lanes.layout import (
 )
 from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.runtime.call import Input
-from implicit_conv.kernels.cpu.runtime.call import PixelLanes as PixelLanesFields
+from implicit_conv.kernels.cpu.runtime.call import PlanarGemm as PlanarGemmFields
 from implicit_conv.kernels.cpu.runtime.code import Code, code
 from implicit_conv.kernels.cpu.runtime.layout import tap_in_phase, tile_extents
 from implicit_conv.kernels.cpu.tile.storage import SIZES
 from implicit_conv.kernels.cpu.tile.variants import row_loads, transposes
 
 
-class PixelLanes(Operator):
+class PlanarGemm(Operator):
     """Vector lanes are pixels of an output row; filters are read in place."""
 
     transposes = False
 
-    def __init__(self, layout: PixelLanesLayout, lanes: int, build: Build) -> None:
+    def __init__(self, layout: PlanarGemmLayout, lanes: int, build: Build) -> None:
         self.pixels = layout
         self.stages_planes = not layout.channels_last
         super().__init__(layout, lanes, build)
         self.views = self._views()
-        self.constant["pixel_lanes"] = PixelLanesFields(
+        self.constant["planar_gemm"] = PlanarGemmFields(
             views=self.views.ctypes.data, filters_together=layout.channels_last
         )
 
@@ -64,8 +64,8 @@ class PixelLanes(Operator):
         filters = {min(g.tile_k, g.K), g.K % g.tile_k} - {0}
         chained = g.C * schedule.taps(g) > schedule.CHAIN
         return {
-            table.pixel_lanes_slot(k, height): code(
-                ".pixel_lanes.compiled.microkernel:make_microkernel",
+            table.planar_gemm_slot(k, height): code(
+                ".planar_gemm.compiled.microkernel:make_microkernel",
                 RegisterTile(k, height, together, long_row, ahead, chained),
                 self.lanes,
                 self.itemsize,
@@ -98,19 +98,19 @@ class PixelLanes(Operator):
         return np.array([c + r + s for c in planes for r in rows for s in columns], np.int64)
 
     def _entry(self) -> Code:
-        return code(".pixel_lanes.compiled.fprop:make_pixel_lanes")
+        return code(".planar_gemm.compiled.fprop:make_planar_gemm")
 
 
-class FlatPixelLanes(PixelLanes):
+class FlatPlanarGemm(PlanarGemm):
     """1x1 filters: the pixels of a tile form one row, which may be read in place."""
 
-    def __init__(self, layout: PixelLanesLayout, lanes: int, build: Build) -> None:
+    def __init__(self, layout: PlanarGemmLayout, lanes: int, build: Build) -> None:
         super().__init__(layout, lanes, build)
         if layout.channels_last:
             self._require(table.TRANSPOSE_WORDS)
         self.constant |= {
             "tile_filters": tail_filters(self.g, lanes),
-            "pixel_lanes": self.constant["pixel_lanes"]._replace(
+            "planar_gemm": self.constant["planar_gemm"]._replace(
                 long_rows=1,
                 plane=flat_row_bytes(self.g, self.itemsize, lanes),
                 tail_pixels=tail_pixels(lanes),
@@ -130,8 +130,8 @@ class FlatPixelLanes(PixelLanes):
         if any(tail <= few for tail in tails):
             chained = self.g.C > self.lanes * schedule.CHAIN
             tile = DotsTile(1, tail_filters(self.g, self.lanes), self.form.x, chained)
-            parts[table.CHANNEL_LANES] = code(
-                ".channel_lanes.compiled:make_microkernel",
+            parts[table.FEW_OUTPUTS] = code(
+                ".few_outputs.compiled:make_microkernel",
                 tile,
                 self.lanes,
                 self.itemsize,
@@ -147,4 +147,4 @@ class FlatPixelLanes(PixelLanes):
         return np.arange(g.C, dtype=np.int64) * (plane if self.layout.in_place else row)
 
     def _entry(self) -> Code:
-        return code(".pixel_lanes.compiled.flat:make_long_rows")
+        return code(".planar_gemm.compiled.flat:make_long_rows")

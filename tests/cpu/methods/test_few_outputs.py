@@ -11,8 +11,8 @@ from sampling import examples
 from implicit_conv import ShapeError, conv2d, plan_conv2d
 from implicit_conv.cpu.engines.executed_loads import executed_loads
 from implicit_conv.cpu.machine.arch import cpu_arch
-from implicit_conv.cpu.methods import channel_lanes
-from implicit_conv.cpu.methods.channel_lanes import ChannelLanes
+from implicit_conv.cpu.methods import few_outputs
+from implicit_conv.cpu.methods.few_outputs import FewOutputs
 from implicit_conv.testing import Case, changed, plan_of, to_nchw
 
 LITTLE_L2 = 8 << 10  # bytes: rows of a few pixels
@@ -21,27 +21,27 @@ LITTLE_L2 = 8 << 10  # bytes: rows of a few pixels
 @pytest.fixture(autouse=True)
 def chosen(force_method):
     """Lanes are channels wherever they can be."""
-    force_method(ChannelLanes)
+    force_method(FewOutputs)
 
 
-def channel_lanes_plan(case, threads=2, pixels=None, activation=None, **machine):
+def few_outputs_plan(case, threads=2, pixels=None, activation=None, **machine):
     """The plan of `case` whose lanes are channels, register tiles of `pixels` where there are."""
     with pytest.MonkeyPatch.context() as patch:
-        geometries = channel_lanes.geometries
+        geometries = few_outputs.geometries
 
         def of_pixels(view, arch):
             found = geometries(view, arch)
             most = max(g.tile_m for g in found if g.tile_m <= (pixels or 64))
             return [g for g in found if pixels is None or g.tile_m == most]
 
-        patch.setattr(channel_lanes, "geometries", of_pixels)
+        patch.setattr(few_outputs, "geometries", of_pixels)
         plan = plan_of(case, replace(cpu_arch(threads), **machine), activation=activation)
     assert is_chosen(plan)
     return plan
 
 
 def is_chosen(plan):
-    return isinstance(plan.engine.best.method, ChannelLanes)
+    return isinstance(plan.engine.best.method, FewOutputs)
 
 
 @st.composite
@@ -91,7 +91,7 @@ def test_integers_are_exact(case, pixels, machine, added, seed):
     """Every register tile and tail, over every epilogue, for contiguous arrays and others."""
     x, w = case.inputs(seed, integers=True)
     activation, operands, expected = case.epilogue(case.reference(x, w), added)
-    plan = channel_lanes_plan(case, pixels=pixels, activation=activation, **machine)
+    plan = few_outputs_plan(case, pixels=pixels, activation=activation, **machine)
     x, w = case.arrange(x, w)
     x, w = with_gaps(x) if "x" in added else x, with_gaps(w) if "w" in added else w
     out = None
@@ -106,13 +106,13 @@ def test_integers_are_exact(case, pixels, machine, added, seed):
 def test_neither_threads_nor_the_batch_change_a_bit(case, seed):
     assume(case.N > 1)
     x, w = case.arrange(*case.inputs(seed))
-    plan = channel_lanes_plan(case, threads=1, pixels=1)
-    other = channel_lanes_plan(case, pixels=1, l2_bytes=LITTLE_L2)
+    plan = few_outputs_plan(case, threads=1, pixels=1)
+    other = few_outputs_plan(case, pixels=1, l2_bytes=LITTLE_L2)
     tiling = other.engine.best.tiling._replace(chunk=1)
     other = changed(other, threads=2, tiling=tiling)
     y = plan(x, w)
     np.testing.assert_array_equal(other(x, w), y)
-    single = channel_lanes_plan(replace(case, N=1), pixels=1)
+    single = few_outputs_plan(replace(case, N=1), pixels=1)
     np.testing.assert_array_equal(single(x[-1:], w), y[-1:])
 
 
@@ -121,7 +121,7 @@ def test_executed_loads_are_the_planned_ones(layout):
     """Rows of pixels, read in place."""
     case = Case(N=40, C=30, K=70, size=(1, 1), kernel=(1, 1), layout=layout)
     x, w = case.arrange(*case.inputs(0))
-    plan = channel_lanes_plan(case, l2_bytes=LITTLE_L2)
+    plan = few_outputs_plan(case, l2_bytes=LITTLE_L2)
     loads = plan.trace()
     assert executed_loads(plan.engine, x, w) == sorted(loads)
     assert {load.buffer for load in loads} == {-1}
@@ -131,7 +131,7 @@ def test_executed_loads_are_the_planned_ones(layout):
 
 def test_a_nan_stays_in_its_pixel_and_its_filter():
     case = Case(N=3, C=40, K=19, size=(5, 7), kernel=(1, 1), layout="NHWC")
-    plan = channel_lanes_plan(case)
+    plan = few_outputs_plan(case)
     x, w = case.arrange(*case.inputs(0))
     x[1, 2, 3, 39], w[7, 3] = np.nan, np.inf
     y = plan(x, w)
@@ -162,8 +162,8 @@ def test_a_filter_packed_in_another_layout_is_refused():
     """The windows of NCHW and of NHWC hold their elements in different orders."""
     case = Case(N=2, C=5, K=4, size=(3, 3))
     x, w = case.arrange(*case.inputs(0))
-    packed = channel_lanes_plan(case).pack(w)
-    other = channel_lanes_plan(replace(case, layout="NHWC", weight_layout="KRSC"))
+    packed = few_outputs_plan(case).pack(w)
+    other = few_outputs_plan(replace(case, layout="NHWC", weight_layout="KRSC"))
     with pytest.raises(ShapeError, match="packed in another order"):
         other(x.transpose(0, 2, 3, 1), packed)
 
@@ -171,9 +171,9 @@ def test_a_filter_packed_in_another_layout_is_refused():
 def test_a_filter_packed_for_another_window_is_refused():
     """Of as many elements, in another window."""
     case = Case(N=2, C=5, K=4, size=(2, 6), kernel=(2, 6))
-    packed = channel_lanes_plan(case).pack(np.ones((4, 5, 2, 6), np.float32))
+    packed = few_outputs_plan(case).pack(np.ones((4, 5, 2, 6), np.float32))
     for c, size in (5, (3, 4)), (10, (2, 3)):
-        other = channel_lanes_plan(replace(case, C=c, size=size, kernel=size))
+        other = few_outputs_plan(replace(case, C=c, size=size, kernel=size))
         with pytest.raises(ShapeError, match="packed in another order"):
             other(np.ones((2, c, *size), np.float32), packed)
 
@@ -189,7 +189,7 @@ def test_lines_of_a_register_tiles_filters_fit_in_l1(channels, filters):
     """1024 floats are 4 KiB: lines of such rows share one set, which has 8 ways here."""
     case = Case(C=channels, K=20, size=(1, 1), kernel=(1, 1))
     machine = {"vector_bits": 512, "l1_bytes": 32 << 10, "l1_ways": 8}
-    assert channel_lanes_plan(case, **machine).engine.best.layout.tile_filters == filters
+    assert few_outputs_plan(case, **machine).engine.best.layout.tile_filters == filters
     x, w = case.inputs(0, integers=True)
-    plan = channel_lanes_plan(case, l1_bytes=32 << 10, l1_ways=8)
+    plan = few_outputs_plan(case, l1_bytes=32 << 10, l1_ways=8)
     np.testing.assert_array_equal(plan(x, w), case.reference(x, w))

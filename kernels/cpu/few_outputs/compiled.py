@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.cpu.channel_lanes.layout import RegisterTile
 from implicit_conv.kernels.cpu.emit.chains import sum_in_chains
 from implicit_conv.kernels.cpu.emit.internals import ir
 from implicit_conv.kernels.cpu.emit.vector import (
@@ -30,10 +29,11 @@ from implicit_conv.kernels.cpu.emit.vector import (
     Values,
     i64,
 )
+from implicit_conv.kernels.cpu.few_outputs.layout import RegisterTile
 from implicit_conv.kernels.cpu.runtime.compiled.entry import Blob, fields
 from implicit_conv.kernels.cpu.runtime.compiled.part import LIMITS, declare
 from implicit_conv.kernels.cpu.runtime.compiled.source import Source, emitted
-from implicit_conv.kernels.cpu.runtime.table import CHANNEL_LANES
+from implicit_conv.kernels.cpu.runtime.table import FEW_OUTPUTS
 from implicit_conv.kernels.cpu.tile import storage
 from implicit_conv.kernels.cpu.tile.compiled import convert
 from implicit_conv.kernels.cpu.tile.compiled.epilogue import store_tile
@@ -48,7 +48,7 @@ from implicit_conv.kernels.schedule import CHAIN
 # that a register tile may begin at, which may be negative; filters skipped .. filters - 1 are
 # written.
 sum_windows = declare(
-    CHANNEL_LANES,
+    FEW_OUTPUTS,
     "sum_windows",
     "x w sums out elements pixels last skipped filters x_pixel w_filter out_pixel",
     "low high",
@@ -219,6 +219,6 @@ def run_item(
             )
 
 
-def make_channel_lanes() -> Source:
+def make_few_outputs() -> Source:
     """The entry that convolves."""
     return operator(run_item)

@@ -39,10 +39,10 @@ SPREAD_CYCLES = 0.8  # cycles to load a vector and to repeat one channel of each
 
 
 @dataclass(frozen=True)
-class GroupLanes(KernelMethod):
+class SmallGroups(KernelMethod):
     """Vector lanes are filters of several groups."""
 
-    name: ClassVar[str] = "group lanes"
+    name: ClassVar[str] = "small groups"
     algorithms: ClassVar[tuple[str, ...]] = ("implicit_gemm", "pointwise")
     serves: ClassVar[Serves] = Serves(precision="standard")
 

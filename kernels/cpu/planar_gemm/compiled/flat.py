@@ -22,9 +22,9 @@ One work item is a load tile and a chunk of filter panels:
 from __future__ import annotations
 
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.cpu.channel_lanes.compiled import sum_windows
 from implicit_conv.kernels.cpu.emit import memory
-from implicit_conv.kernels.cpu.pixel_lanes.compiled.fprop import Panel, load, sum_tile
+from implicit_conv.kernels.cpu.few_outputs.compiled import sum_windows
+from implicit_conv.kernels.cpu.planar_gemm.compiled.fprop import Panel, load, sum_tile
 from implicit_conv.kernels.cpu.runtime.call import Call
 from implicit_conv.kernels.cpu.runtime.compiled.entry import Blob, fields
 from implicit_conv.kernels.cpu.runtime.compiled.source import Source
@@ -56,7 +56,7 @@ def tile_rows(blob: Blob, group: int, origin: Place, scratch: int) -> int:
             channels=g.C,
         )
         return call.x.address + n * call.x.n + q * call.x.w + c * call.x.c
-    load(blob, origin, c, scratch, call.pixel_lanes.plane)
+    load(blob, origin, c, scratch, call.planar_gemm.plane)
     return scratch
 
 
@@ -70,7 +70,7 @@ def sum_vectors(call: Call, g: Geometry, panel: Panel, pixels: int) -> None:
         sum_tile(call, g, panel, 0, step, (vectors - left) * call.lanes)
     if left > 0:
         sum_tile(call, g, panel, vectors - left, left, left * call.lanes)
-    if pixels % call.lanes > call.pixel_lanes.tail_pixels:
+    if pixels % call.lanes > call.planar_gemm.tail_pixels:
         sum_tile(call, g, panel, vectors, 0, pixels % call.lanes)
 
 
@@ -87,7 +87,7 @@ def gather_tail(call: Call, g: Geometry, a: int, first: int, pixels: int, rows: 
     channels.
     """
     for c in range(g.C if pixels > 0 else 0):
-        plane = a + memory.read(call.pixel_lanes.views + 8 * c) + first * call.itemsize
+        plane = a + memory.read(call.planar_gemm.views + 8 * c) + first * call.itemsize
         for i in range(pixels):
             copy_element(call, rows + (i * g.C + c) * call.itemsize, plane + i * call.itemsize)
 
@@ -145,7 +145,7 @@ def store_planes(blob: Blob, origin: Place, staging: int, first: int, filters: i
         store_tile(
             call.kernels,
             blob=blob,
-            staging=staging + i * call.pixel_lanes.plane,
+            staging=staging + i * call.planar_gemm.plane,
             width=1,
             n=n,
             p=p,
@@ -162,7 +162,7 @@ def store_transposed(
     already holds the dot products, and store that.
     """
     call, (n, p, q) = fields(blob).call, origin
-    width = call.pixel_lanes.waiting_filters
+    width = call.planar_gemm.waiting_filters
     pixel = width * call.itemsize
     for i in range(0, pixels, call.lanes):
         for k in range(0, filters, call.lanes):
@@ -170,8 +170,8 @@ def store_transposed(
             transpose(
                 call.kernels,
                 slot=transpose_slot(TRANSPOSE_WORDS, 1, min(rows, columns) < call.lanes),
-                source=staging + k * call.pixel_lanes.plane + i * call.itemsize,
-                source_stride=call.pixel_lanes.plane,
+                source=staging + k * call.planar_gemm.plane + i * call.itemsize,
+                source_stride=call.planar_gemm.plane,
                 target=transposed + i * pixel + k * call.itemsize,
                 target_stride=pixel,
                 rows=rows,
@@ -200,17 +200,17 @@ def run_item(
     pixels = rows * columns
     a = tile_rows(blob, group, origin, scratch)
     tail = pixels % call.lanes
-    if tail > call.pixel_lanes.tail_pixels:
+    if tail > call.planar_gemm.tail_pixels:
         tail = 0  # these pixels are a vector of their own
     whole, tail_rows = pixels - tail, scratch + call.scratch.tail
     tail_sums = tail_rows + tail * g.C * call.itemsize
     gather_tail(call, g, a, whole, tail, tail_rows)
     low, high = bounds(call)
-    channels_last = call.pixel_lanes.filters_together
+    channels_last = call.planar_gemm.filters_together
     staged = channels_last or is_staged(call) or (rows > 1 and call.y.p != columns * call.y.q)
     staging = scratch + call.scratch.staging
-    transposed = staging + call.pixel_lanes.waiting_filters * call.pixel_lanes.plane
-    pixel = call.pixel_lanes.waiting_filters * call.itemsize
+    transposed = staging + call.planar_gemm.waiting_filters * call.planar_gemm.plane
+    pixel = call.planar_gemm.waiting_filters * call.itemsize
     y = call.y.address + schedule.plane_offset(g, n, call.y.n, call.y.z)
     y += p * call.y.p + q * call.y.q + group * g.K * call.y.k
     w = call.w.address + group * g.K * call.w.k
@@ -221,7 +221,7 @@ def run_item(
         filters = min(g.tile_k, g.K - k)
         out, out_filter = y + k * call.y.k, call.y.k
         if staged:
-            out, out_filter = staging + waiting * call.pixel_lanes.plane, call.pixel_lanes.plane
+            out, out_filter = staging + waiting * call.planar_gemm.plane, call.planar_gemm.plane
         sums = call.bias.address + (group * schedule.panel_count(g) + panel) * call.bias.panel
         shared = Panel(
             a, vector, w + k * call.w.k, call.w.k, filters, sums, out, vector, out_filter, low, high
@@ -231,7 +231,7 @@ def run_item(
             to = transposed + whole * pixel + waiting * call.itemsize
             sum_tail(call, g, shared, k, tail, tail_rows, to, pixel)
             waiting += filters
-            if panel == end_panel - 1 or waiting + g.tile_k > call.pixel_lanes.waiting_filters:
+            if panel == end_panel - 1 or waiting + g.tile_k > call.planar_gemm.waiting_filters:
                 first = group * g.K + k + filters - waiting
                 store_transposed(blob, origin, staging, transposed, whole, first, waiting)
                 waiting = 0

@@ -45,7 +45,7 @@ from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.run.call import Arrays, is_contiguous, is_row
 from implicit_conv.cpu.run.packed import PackedOrder, PlainOrder
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.cpu.channel_lanes.layout import ChannelLanesLayout
+from implicit_conv.kernels.cpu.few_outputs.layout import FewOutputsLayout
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import geometry
@@ -62,10 +62,10 @@ TILE_CYCLES = 4  # fixed cycles per register tile
 
 
 @dataclass(frozen=True)
-class ChannelLanes(KernelMethod):
+class FewOutputs(KernelMethod):
     """A row of pixels times filters, both with contiguous elements."""
 
-    name: ClassVar[str] = "channel lanes"
+    name: ClassVar[str] = "few outputs"
     algorithms: ClassVar[tuple[str, ...]] = ("implicit_gemm", "pointwise")
     serves: ClassVar[Serves] = FLOATS._replace(precision="standard")
 
@@ -97,15 +97,15 @@ class ChannelLanes(KernelMethod):
         threads = thread_count(view, arch)
         yield from ranked(cls(), algorithm, problem, view, arch, costs, request, threads)
 
-    def layout(self, c: Candidate) -> ChannelLanesLayout:
+    def layout(self, c: Candidate) -> FewOutputsLayout:
         """Sizes of scratch memory and filters."""
         g, stored = c.geometry, stored_bytes(c.view)
         filters = register_filters(c.view, c.arch, g)
-        return ChannelLanesLayout(g, c.itemsize, c.lanes, c.chunk, True, stored, filters)
+        return FewOutputsLayout(g, c.itemsize, c.lanes, c.chunk, True, stored, filters)
 
     def operator(self, c: Candidate, build: Build) -> Operator:
         """The compiled kernels of a candidate."""
-        from implicit_conv.kernels.cpu.channel_lanes.operator import ChannelLanes as LanesOperator
+        from implicit_conv.kernels.cpu.few_outputs.operator import FewOutputs as LanesOperator
 
         return LanesOperator(self.layout(c), c.lanes, build)
 

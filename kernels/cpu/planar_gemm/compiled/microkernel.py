@@ -18,10 +18,10 @@ from implicit_conv.kernels.cpu.emit.vector import (
     Values,
     i64,
 )
-from implicit_conv.kernels.cpu.pixel_lanes.layout import RegisterTile
+from implicit_conv.kernels.cpu.planar_gemm.layout import RegisterTile
 from implicit_conv.kernels.cpu.runtime.compiled.part import LIMITS, declare
 from implicit_conv.kernels.cpu.runtime.compiled.source import Source, emitted
-from implicit_conv.kernels.cpu.runtime.table import PIXEL_LANES
+from implicit_conv.kernels.cpu.runtime.table import PLANAR_GEMM
 from implicit_conv.kernels.cpu.tile.compiled import transpose
 
 ADDRESSES = ("w", "b", "views", "sums", "out")
@@ -30,7 +30,7 @@ ADDRESSES = ("w", "b", "views", "sums", "out")
 # strides of filters, of the views of neighbouring output rows, of output filters (in NHWC of output
 # pixels) and of output rows.
 sum_rows = declare(
-    PIXEL_LANES,
+    PLANAR_GEMM,
     "sum_rows",
     "w b views sums out elements w_filter b_row out_filter out_row columns",
     "low high",

@@ -42,8 +42,8 @@ from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.run.call import Arrays, as_row, is_row
 from implicit_conv.cpu.run.packed import reads_filters_in_place
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.cpu.pixel_lanes.layout import (
-    PixelLanesLayout,
+from implicit_conv.kernels.cpu.planar_gemm.layout import (
+    PlanarGemmLayout,
     is_far,
     tail_filters,
     tail_pixels,
@@ -68,10 +68,10 @@ DOT_CYCLES = 30  # fixed cycles per register tile of dot products: to add up lan
 
 
 @dataclass(frozen=True)
-class PixelLanes(KernelMethod):
+class PlanarGemm(KernelMethod):
     """Rows of planes, or one flat row, which may be read in place."""
 
-    name: ClassVar[str] = "pixel lanes"
+    name: ClassVar[str] = "planar GEMM"
     algorithms: ClassVar[tuple[str, ...]] = ("implicit_gemm", "pointwise")
     serves: ClassVar[Serves] = Serves(("float32", "float64"), "standard")
     in_place: bool = False
@@ -108,15 +108,15 @@ class PixelLanes(KernelMethod):
         method = cls(in_place, bool(schedule.is_single_tap(costs[0][1])))
         yield from ranked(method, algorithm, problem, view, arch, costs, request)
 
-    def layout(self, c: Candidate) -> PixelLanesLayout:
+    def layout(self, c: Candidate) -> PlanarGemmLayout:
         """Sizes of scratch memory and filters."""
         return _sizes(c.problem, c.geometry, c.lanes, self.in_place, c.chunk)
 
     def operator(self, c: Candidate, build: Build) -> Operator:
         """The compiled kernels of a candidate."""
-        from implicit_conv.kernels.cpu.pixel_lanes import operator
+        from implicit_conv.kernels.cpu.planar_gemm import operator
 
-        compiled = operator.FlatPixelLanes if self.flat else operator.PixelLanes
+        compiled = operator.FlatPlanarGemm if self.flat else operator.PlanarGemm
         return compiled(self.layout(c), c.lanes, build)
 
     def filter_bytes(self, c: Candidate, w: Array | None = None) -> int:
@@ -239,8 +239,8 @@ def geometries(problem: Problem, arch: CpuArch, in_place: bool) -> list[Geometry
 
 def _sizes(
     problem: Problem, g: Geometry, lanes: int, in_place: bool, chunk: int = 1
-) -> PixelLanesLayout:
-    return PixelLanesLayout(g, problem.itemsize, lanes, chunk, in_place, problem.channels_last)
+) -> PlanarGemmLayout:
+    return PlanarGemmLayout(g, problem.itemsize, lanes, chunk, in_place, problem.channels_last)
 
 
 def estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> Estimate:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.cpu.channel_lanes.layout import ChannelLanesLayout, RegisterTile
+from implicit_conv.kernels.cpu.few_outputs.layout import FewOutputsLayout, RegisterTile
 from implicit_conv.kernels.cpu.operator import Build, Operator
 from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.runtime.code import Code, code
 
 
-class ChannelLanes(Operator):
+class FewOutputs(Operator):
     """Dot products over channels; x and filters are read in place."""
 
     transposes = False
 
-    def __init__(self, layout: ChannelLanesLayout, lanes: int, build: Build) -> None:
+    def __init__(self, layout: FewOutputsLayout, lanes: int, build: Build) -> None:
         self._tile_filters = layout.tile_filters
         super().__init__(layout, lanes, build)
         self.constant["tile_filters"] = layout.tile_filters
@@ -24,9 +24,7 @@ class ChannelLanes(Operator):
         chained = g.C > lanes * schedule.CHAIN
         tile = RegisterTile(g.tile_m, self._tile_filters, self.form.x, chained)
         vectors = lanes, self.itemsize, self.fma
-        return {
-            table.CHANNEL_LANES: code(".channel_lanes.compiled:make_microkernel", tile, *vectors)
-        }
+        return {table.FEW_OUTPUTS: code(".few_outputs.compiled:make_microkernel", tile, *vectors)}
 
     def _entry(self) -> Code:
-        return code(".channel_lanes.compiled:make_channel_lanes")
+        return code(".few_outputs.compiled:make_few_outputs")

@@ -22,11 +22,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.cpu.pixel_lanes.compiled.microkernel import sum_rows
+from implicit_conv.kernels.cpu.planar_gemm.compiled.microkernel import sum_rows
 from implicit_conv.kernels.cpu.runtime.call import Call
 from implicit_conv.kernels.cpu.runtime.compiled.entry import Blob, fields
 from implicit_conv.kernels.cpu.runtime.compiled.source import Source
-from implicit_conv.kernels.cpu.runtime.table import pixel_lanes_slot
+from implicit_conv.kernels.cpu.runtime.table import planar_gemm_slot
 from implicit_conv.kernels.cpu.tile.compiled.epilogue import store_tile
 from implicit_conv.kernels.cpu.tile.compiled.plane_loads import (
     load_plane,
@@ -54,7 +54,7 @@ def load(blob: Blob, origin: Place, c: int, buffer: int, plane: int) -> None:
         together=g.C,
         address=table,
     )
-    if call.pixel_lanes.filters_together and call.x.c == call.itemsize:
+    if call.planar_gemm.filters_together and call.x.c == call.itemsize:
         load_planes(call.kernels, blob=blob, table=table, c=c, buffer=buffer, plane=plane)
     else:
         for i in range(g.C):
@@ -81,12 +81,12 @@ def sum_tile(call: Call, g: Geometry, panel: Panel, first: int, height: int, pix
     """Register tiles of `height` rows from row `first` on, of `pixels` pixels."""
     sum_rows(
         call.kernels,
-        slot=pixel_lanes_slot(panel.filters, height),
+        slot=planar_gemm_slot(panel.filters, height),
         w=panel.w,
         w_filter=panel.w_filter,
         b=panel.a + first * panel.a_row,
         b_row=panel.a_row,
-        views=call.pixel_lanes.views,
+        views=call.planar_gemm.views,
         elements=g.C * schedule.taps(g),
         sums=panel.sums,
         out=panel.out + first * panel.out_row,
@@ -113,7 +113,7 @@ def run_item(
     n, p, q = origin
     _, rows, columns = schedule.tile_extent(g, n, p, q)
     low, high = bounds(call)
-    together = call.pixel_lanes.filters_together
+    together = call.planar_gemm.filters_together
     staged = call.stores.staged if together else is_staged(call)
     a_row = g.phases_w * phase_bytes(call, g)
     load(blob, origin, group * g.C, scratch, schedule.image_rows(g) * a_row)
@@ -163,6 +163,6 @@ def run_item(
                 )
 
 
-def make_pixel_lanes() -> Source:
+def make_planar_gemm() -> Source:
     """The entry that convolves."""
     return operator(run_item)

@@ -6,10 +6,10 @@ from typing import Any
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.operator import Build, Operator
-from implicit_conv.kernels.cpu.planes.layout import (
+from implicit_conv.kernels.cpu.planar_depthwise.layout import (
     PLANE_ROWS,
+    PlanarDepthwiseLayout,
     PlaneFilter,
-    PlanesLayout,
     plane_pass_rows,
 )
 from implicit_conv.kernels.cpu.runtime import table
@@ -21,7 +21,7 @@ from implicit_conv.kernels.cpu.tile.variants import row_loads
 from implicit_conv.kernels.geometry import Geometry
 
 
-class Planes(Operator):
+class PlanarDepthwise(Operator):
     """One channel at a time; a chunk is the channels of a work item.
 
     `pixel_step` is the stride in elements between pixels of a plane.
@@ -30,7 +30,9 @@ class Planes(Operator):
     transposes = False
     stages_planes = True
 
-    def __init__(self, layout: PlanesLayout, lanes: int, build: Build, pixel_step: int) -> None:
+    def __init__(
+        self, layout: PlanarDepthwiseLayout, lanes: int, build: Build, pixel_step: int
+    ) -> None:
         self.pixel_step = pixel_step
         super().__init__(layout, lanes, build)
         self.constant["group_channels"] = layout.group[0]
@@ -44,7 +46,7 @@ class Planes(Operator):
         taps = plane_filter(self.g)
         parts = {
             table.PLANES + height: code(
-                ".planes.compiled:make_microkernel",
+                ".planar_depthwise.compiled:make_microkernel",
                 height,
                 taps,
                 self.lanes,
@@ -53,15 +55,17 @@ class Planes(Operator):
             )
             for height in heights
         }
-        parts[table.PACK_BLOCK] = code(".planes.compiled:make_pack_planes", self.lanes, self.form)
+        parts[table.PACK_BLOCK] = code(
+            ".planar_depthwise.compiled:make_pack_planes", self.lanes, self.form
+        )
         recording = self.build.recording
         return parts | row_loads(self.g, self.pixel_step, self.lanes, self.form, recording)
 
     def _entry(self) -> Code:
-        return code(".planes.compiled:make_planes")
+        return code(".planar_depthwise.compiled:make_planar_depthwise")
 
     def _packer(self) -> Code:
-        return code(".planes.compiled:make_pack")
+        return code(".planar_depthwise.compiled:make_pack")
 
 
 def plane_filter(g: Geometry) -> PlaneFilter:

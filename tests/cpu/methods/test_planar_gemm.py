@@ -11,17 +11,17 @@ from sampling import examples
 from implicit_conv import plan_conv2d
 from implicit_conv.cpu.engines.executed_loads import executed_loads
 from implicit_conv.cpu.machine.arch import cpu_arch
-from implicit_conv.cpu.methods.pixel_lanes import PixelLanes
+from implicit_conv.cpu.methods.planar_gemm import PlanarGemm
 from implicit_conv.testing import Case, plan_of
 
 
 @pytest.fixture(autouse=True)
 def chosen(force_method):
     """Lanes are pixels wherever they can be."""
-    force_method(PixelLanes)
+    force_method(PlanarGemm)
 
 
-def pixel_lanes_plan(case, threads=2, activation=None, **machine):
+def planar_gemm_plan(case, threads=2, activation=None, **machine):
     """The plan of `case`, whose lanes are pixels where its tiles fit into L2."""
     arch = replace(cpu_arch(threads), **machine)
     plan = plan_of(case, arch, algorithm="implicit_gemm", activation=activation)
@@ -30,7 +30,7 @@ def pixel_lanes_plan(case, threads=2, activation=None, **machine):
 
 
 def is_chosen(plan):
-    return isinstance(plan.engine.best.method, PixelLanes)
+    return isinstance(plan.engine.best.method, PlanarGemm)
 
 
 def is_flat(plan):
@@ -78,7 +78,7 @@ def test_integers_are_exact(case, added, l2_bytes, seed):
     """Over every epilogue, packed and plain filters, gaps between pixels, small tiles."""
     x, w = case.inputs(seed, integers=True)
     activation, operands, expected = case.epilogue(case.reference(x, w), added)
-    plan = pixel_lanes_plan(case, l2_bytes=l2_bytes, activation=activation)
+    plan = planar_gemm_plan(case, l2_bytes=l2_bytes, activation=activation)
     assume(is_chosen(plan))
     x, w = case.arrange(x, w)
     if "x" in added:
@@ -114,7 +114,7 @@ def test_executed_loads_are_the_planned_ones(stride):
         padding=((1, 1), (2, 2)),
     )
     x, w = case.arrange(*case.inputs(0))
-    plan = pixel_lanes_plan(case)
+    plan = planar_gemm_plan(case)
     loads = plan.trace()
     assert executed_loads(plan.engine, x, w) == sorted(loads)
     assert {load.w_offset for load in loads} == set(range(stride))
@@ -125,7 +125,7 @@ def test_executed_loads_are_the_planned_ones(stride):
 def test_planes_are_read_in_place_as_rows(size):
     """Whatever their shape, where filters are 1x1."""
     case = Case(N=2, C=30, K=40, groups=2, size=size, kernel=(1, 1))
-    plan = pixel_lanes_plan(case)
+    plan = planar_gemm_plan(case)
     assert in_place(plan)
     g = plan.engine.best.geometry
     assert (g.P, g.Q) == (1, size[0] * size[1])
@@ -133,7 +133,7 @@ def test_planes_are_read_in_place_as_rows(size):
     loads = plan.trace()
     assert executed_loads(plan.engine, x, w) == sorted(loads)
     assert {load.buffer for load in loads} == {-1}
-    assert not in_place(pixel_lanes_plan(replace(case, padding=((0, 0), (0, 1)))))
+    assert not in_place(planar_gemm_plan(replace(case, padding=((0, 0), (0, 1)))))
 
 
 @pytest.mark.parametrize("stride", [1, 2])
@@ -151,7 +151,7 @@ def test_long_rows_are_loaded_row_by_row(layout, stride):
         padding=((0, 0), (0, stride - 1)),
     )
     x, w = case.arrange(*case.inputs(0))
-    plan = pixel_lanes_plan(case)
+    plan = planar_gemm_plan(case)
     assert is_flat(plan)
     assert in_place(plan) == (layout == "NCHW" and stride == 1)
     assert executed_loads(plan.engine, x, w) == sorted(plan.trace())
@@ -160,9 +160,9 @@ def test_long_rows_are_loaded_row_by_row(layout, stride):
 def test_threads_and_tiles_leave_the_bits_alone():
     case = Case(N=2, C=3, K=40, size=(64, 50), padding=((1, 1), (1, 1)))
     x, w = case.arrange(*case.inputs(3))
-    plan = pixel_lanes_plan(case, threads=1)
+    plan = planar_gemm_plan(case, threads=1)
     expected = plan(x, w)
-    other = pixel_lanes_plan(case, threads=3)
+    other = planar_gemm_plan(case, threads=3)
     c, d = plan.engine.best, other.engine.best
     assert (d.threads, d.chunk, d.geometry) != (1, c.chunk, c.geometry)
     np.testing.assert_array_equal(other(x, w), expected)

@@ -23,7 +23,11 @@ from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.emit.chains import sum_in_chains
 from implicit_conv.kernels.cpu.emit.internals import ir
 from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, Values, i64
-from implicit_conv.kernels.cpu.planes.layout import PLANE_ROWS, PlaneFilter, plane_pass_rows
+from implicit_conv.kernels.cpu.planar_depthwise.layout import (
+    PLANE_ROWS,
+    PlaneFilter,
+    plane_pass_rows,
+)
 from implicit_conv.kernels.cpu.runtime.call import Call
 from implicit_conv.kernels.cpu.runtime.compiled.entry import Blob, fields, next_item
 from implicit_conv.kernels.cpu.runtime.compiled.part import LIMITS, declare
@@ -287,7 +291,7 @@ def pack(blob: Blob, thread: int) -> None:
         item = next_item(blob, thread)
 
 
-def make_planes() -> Source:
+def make_planar_depthwise() -> Source:
     """The entry that convolves."""
     return entry(planes)
 

@@ -10,7 +10,7 @@ from implicit_conv.kernels.cpu.tile.storage import Stored
 
 
 @dataclass(frozen=True)
-class ChannelLanesLayout(Layout):
+class FewOutputsLayout(Layout):
     """Sizes if x and filters are both read in place."""
 
     stored: int = 4  # bytes of an element of x and w

@@ -35,7 +35,11 @@ from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.methods import depthwise
 from implicit_conv.cpu.run.packed import PackedOrder
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.cpu.planes.layout import PLANE_ROWS, ROW_TAPS, PlanesLayout
+from implicit_conv.kernels.cpu.planar_depthwise.layout import (
+    PLANE_ROWS,
+    ROW_TAPS,
+    PlanarDepthwiseLayout,
+)
 from implicit_conv.kernels.cpu.runtime.layout import buffer_bytes
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.problem.problem import Problem
@@ -56,7 +60,7 @@ CALL_CYCLES = 30  # fixed cycles per plane: the call of a microkernel
 
 
 @dataclass(frozen=True)
-class Planes(KernelMethod):
+class PlanarDepthwise(KernelMethod):
     """One channel at a time."""
 
     name: ClassVar[str] = "depthwise over planes"
@@ -88,15 +92,17 @@ class Planes(KernelMethod):
         costs = [(estimate(view, arch, g), g) for g in geometries(view, arch)]
         yield from ranked(cls(), "depthwise", problem, view, arch, costs, request)
 
-    def layout(self, c: Candidate) -> PlanesLayout:
+    def layout(self, c: Candidate) -> PlanarDepthwiseLayout:
         """Sizes of scratch memory and packed filters."""
-        return PlanesLayout(c.geometry, c.itemsize, c.lanes, c.chunk)
+        return PlanarDepthwiseLayout(c.geometry, c.itemsize, c.lanes, c.chunk)
 
     def operator(self, c: Candidate, build: Build) -> Operator:
         """The compiled kernels of a candidate."""
-        from implicit_conv.kernels.cpu.planes.operator import Planes as PlanesOperator
+        from implicit_conv.kernels.cpu.planar_depthwise.operator import (
+            PlanarDepthwise as PlanarDepthwiseOperator,
+        )
 
-        return PlanesOperator(self.layout(c), c.lanes, build, pixel_step(c.problem))
+        return PlanarDepthwiseOperator(self.layout(c), c.lanes, build, pixel_step(c.problem))
 
     def packed(self, c: Candidate) -> PackedOrder:
         """The taps of one filter after another."""
@@ -157,7 +163,9 @@ def geometries(problem: Problem, arch: CpuArch) -> list[Geometry]:
         for tile in sorted(extents)
     ]
     lanes = arch.lanes(problem.itemsize)
-    sizes = [PlanesLayout(g, problem.itemsize, lanes).scratch(packs=False).buffer for g in found]
+    sizes = [
+        PlanarDepthwiseLayout(g, problem.itemsize, lanes).scratch(packs=False).buffer for g in found
+    ]
     fitting = [g for g, size in zip(found, sizes, strict=True) if size <= PLANE_BYTES]
     return fitting or found[:1]
 

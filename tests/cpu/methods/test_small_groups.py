@@ -11,7 +11,7 @@ from sampling import examples
 from implicit_conv import plan_conv2d
 from implicit_conv.cpu.engines.executed_loads import executed_loads
 from implicit_conv.cpu.machine.arch import cpu_arch
-from implicit_conv.cpu.methods.group_lanes import GroupLanes
+from implicit_conv.cpu.methods.small_groups import SmallGroups
 from implicit_conv.testing import Case, plan_of
 
 SAME = ((1, 1), (1, 1))
@@ -20,15 +20,15 @@ SAME = ((1, 1), (1, 1))
 @pytest.fixture(autouse=True)
 def chosen(force_method):
     """Groups share vectors wherever they can."""
-    force_method(GroupLanes)
+    force_method(SmallGroups)
 
 
-def group_lanes_plan(case, threads=2, activation=None, **machine):
+def small_groups_plan(case, threads=2, activation=None, **machine):
     return plan_of(case, replace(cpu_arch(threads), **machine), activation=activation)
 
 
 def is_chosen(plan):
-    return isinstance(plan.engine.best.method, GroupLanes)
+    return isinstance(plan.engine.best.method, SmallGroups)
 
 
 @st.composite
@@ -66,7 +66,7 @@ def test_integers_are_exact(case, added, l2_bytes, seed):
     x, w = case.inputs(seed, integers=True)
     activation, operands, expected = case.epilogue(case.reference(x, w), added)
     expected = case.rounded(expected)
-    plan = group_lanes_plan(case, l2_bytes=l2_bytes, activation=activation)
+    plan = small_groups_plan(case, l2_bytes=l2_bytes, activation=activation)
     assume(is_chosen(plan))
     x, w = case.arrange(x, w)
     if case.layout == "NHWC":
@@ -87,7 +87,7 @@ def test_vectors_hold_whole_groups(bits):
 
     def lanes_are_groups(channels, filters, groups=6, **options):
         case = Case(C=channels, K=filters, groups=groups, padding=SAME, **options)
-        return is_chosen(group_lanes_plan(case, vector_bits=bits))
+        return is_chosen(small_groups_plan(case, vector_bits=bits))
 
     for dtype, size in ("float32", 4), ("float64", 8), ("bfloat16", 4):
         lanes = bits // 8 // size
@@ -114,7 +114,7 @@ def test_executed_loads_are_the_planned_ones(layout, stride, channels):
         layout=layout,
     )
     x, w = case.arrange(*case.inputs(0))
-    plan = group_lanes_plan(case)
+    plan = small_groups_plan(case)
     assert is_chosen(plan)
     assert executed_loads(plan.engine, x, w) == sorted(plan.trace())
 
@@ -122,16 +122,16 @@ def test_executed_loads_are_the_planned_ones(layout, stride, channels):
 def test_threads_and_tiles_leave_the_bits_alone():
     case = Case(N=2, C=4, K=4, groups=40, size=(64, 51), padding=SAME, layout="NHWC")
     x, w = case.arrange(*case.inputs(3))
-    plan = group_lanes_plan(case, threads=1)
-    other = group_lanes_plan(case, threads=3, l2_bytes=64 << 10)
+    plan = small_groups_plan(case, threads=1)
+    other = small_groups_plan(case, threads=3, l2_bytes=64 << 10)
     assert plan.engine.best.geometry != other.engine.best.geometry
     np.testing.assert_array_equal(plan(x, w), other(x, w))
 
 
 def test_filters_packed_for_other_groups_are_refused():
     """Though both have as many channels and filters."""
-    packed = group_lanes_plan(Case(C=4, K=4, groups=8)).pack(np.ones((32, 4, 3, 3), np.float32))
-    other = group_lanes_plan(Case(C=2, K=2, groups=16))
+    packed = small_groups_plan(Case(C=4, K=4, groups=8)).pack(np.ones((32, 4, 3, 3), np.float32))
+    other = small_groups_plan(Case(C=2, K=2, groups=16))
     with pytest.raises(ValueError, match="packed"):
         other(np.ones((1, 32, 5, 7), np.float32), packed)
 

@@ -1,1 +1,0 @@
-"""fprop by dot products: vector lanes are channels."""

@@ -1,1 +1,0 @@
-"""fprop whose vector lanes are pixels; filters are read in place."""

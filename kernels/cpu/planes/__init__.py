@@ -1,1 +1,0 @@
-"""Depthwise convolution over planes: the vector lanes are pixels of one channel."""
