@@ -74,6 +74,26 @@ def test_every_package_is_installed():
     assert set(settings["packages"]) == {".".join(folder.parts) for folder in folders}
 
 
+def test_all_files_that_are_no_modules_are_installed():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    found = {path for path in ROOT.glob("implicit_conv/**/*") if path.is_file()}
+    found = {path for path in found if path.suffix not in (".py", ".pyc")}
+    installed = {
+        path
+        for package, patterns in settings["package-data"].items()
+        for pattern in patterns
+        for path in ROOT.joinpath(*package.split(".")).glob(pattern)
+    }
+    assert found == installed != set()
+
+
+def test_an_editable_install_shows_the_package_alone():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    (folder,) = settings["package-dir"].values()
+    (link,) = (ROOT / folder).iterdir()
+    assert (link.name, link.resolve()) == ("implicit_conv", ROOT / "implicit_conv")
+
+
 @pytest.mark.parametrize("door", ["cubed", "dask", "ndimage", "signal"])
 def test_a_door_without_its_library_says_what_to_install(door):
     """The library is hidden, whether it is installed or not."""

@@ -13,10 +13,11 @@ import pytest
 
 pytest.importorskip("mypy")
 ROOT = Path(__file__).parents[2]
+EDITABLE = ROOT / ".ci" / "editable"  # which an editable install puts on the path
 CONFIG = f"""
 [mypy]
 strict = true
-mypy_path = {ROOT}
+mypy_path = {EDITABLE}
 [mypy-implicit_conv.*]
 ignore_errors = true
 """
