@@ -24,7 +24,7 @@ def describe() -> str:
     """The lines that `info` prints."""
     from implicit_conv.cpu.machine.arch import BFLOAT16, cpu_arch, cpu_features
     from implicit_conv.gpu.plan.evidence import lines
-    from implicit_conv.kernels.cpu.runtime.active_threads import cpu_count, guest_name
+    from implicit_conv.kernels.cpu.runtime.active_threads import borrowed_name, cpu_count
     from implicit_conv.kernels.disk import store
     from implicit_conv.kernels.disk_folder import KERNEL
 
@@ -39,7 +39,7 @@ def describe() -> str:
         "bfloat16": f"multiplied by {BFLOAT16[arch.bfloat16]}",
         "caches": f"{arch.l1_bytes >> 10} KiB L1, {arch.l2_bytes >> 10} KiB L2",
         "threads": f"{arch.threads} for a call; at most {cpu_count()} run at once in a process; "
-        f"they are {guest_name() or 'our own'}",
+        f"they are {borrowed_name() or 'our own'}",
         "kernel cache": f"none, so every process compiles its kernels: {trouble}"
         if trouble
         else f"{kernels.folder} ({len(parts)} compiled parts, {size_of(parts)} of at most "

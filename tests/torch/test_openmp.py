@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", minversion="2.13", reason="pip install '.[t
 
 import implicit_conv as ic  # noqa: E402
 import implicit_conv.torch as door  # noqa: E402
-from implicit_conv.kernels.cpu.runtime.active_threads import guest_name  # noqa: E402
+from implicit_conv.kernels.cpu.runtime.active_threads import borrowed_name  # noqa: E402
 from implicit_conv.kernels.cpu.runtime.launch import team  # noqa: E402
 from implicit_conv.torch import openmp  # noqa: E402
 
@@ -53,12 +53,12 @@ def test_which_threads_run_items(regions):
     x, w = X.numpy(), W.numpy()
     with ic.config(num_threads=2):
         ic.conv2d(x, w)
-        assert regions == [] and guest_name() is None
+        assert regions == [] and borrowed_name() is None
         with door.enable():
             assert close(F.conv2d(X, W)) and close(torch.from_numpy(ic.conv2d(x, w)))
-            assert regions and guest_name().startswith("torch's OpenMP threads, by lib")
-            assert guest_name() in re.sub(r"\s+", " ", plan.explain())
-        assert guest_name() is None and guest_name() != plan.explain()
+            assert regions and borrowed_name().startswith("torch's OpenMP threads, by lib")
+            assert borrowed_name() in re.sub(r"\s+", " ", plan.explain())
+        assert borrowed_name() is None and borrowed_name() != plan.explain()
         before = len(regions)
         ic.conv2d(x, w)
         assert len(regions) == before
@@ -81,7 +81,7 @@ def test_a_region_inside_a_region(regions):
     """libgomp gives an inner region one thread, which does all the work."""
     results = []
     with door.enable():
-        guest = team()
+        borrowed = team()
         F.conv2d(X, W)
 
         @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -91,7 +91,7 @@ def test_a_region_inside_a_region(regions):
         parallel = ctypes.CFUNCTYPE(
             None, ctypes.c_void_p, ctypes.c_long, ctypes.c_uint, ctypes.c_uint
         )
-        parallel(guest._parallel)(ctypes.cast(inside, ctypes.c_void_p), 0, 2, 0)
+        parallel(borrowed._parallel)(ctypes.cast(inside, ctypes.c_void_p), 0, 2, 0)
     assert results == [True, True]
 
 
@@ -130,19 +130,19 @@ def test_a_forked_child_uses_our_own_team(regions):
     code = """
 import os, warnings, torch
 import implicit_conv.torch as door
-from implicit_conv.kernels.cpu.runtime.active_threads import guest_name
+from implicit_conv.kernels.cpu.runtime.active_threads import borrowed_name
 warnings.simplefilter("ignore")
 torch.set_num_threads(2)
 x, w = torch.ones(4, 32, 30, 30), torch.ones(64, 32, 3, 3)
 with door.enable():
-    assert guest_name()
+    assert borrowed_name()
     torch.nn.functional.conv2d(x, w)
     child = os.fork()
     if child == 0:
-        right = guest_name() is None and (torch.nn.functional.conv2d(x, w).numpy() == 288).all()
+        right = borrowed_name() is None and (torch.nn.functional.conv2d(x, w).numpy() == 288).all()
         door.disable()
         door.enable()
-        right = right and guest_name() is None
+        right = right and borrowed_name() is None
         right = right and (torch.nn.functional.conv2d(x, w).numpy() == 288).all()
         os._exit(0 if right else 1)
     print(os.waitpid(child, 0)[1])
@@ -160,7 +160,7 @@ def test_another_openmp_in_its_place_is_not_used(monkeypatch):
     monkeypatch.setattr(openmp, "_addresses", lambda library: None)
     assert openmp.torch_team() is None
     with door.enable():
-        assert guest_name() is None and close(F.conv2d(X, W))
+        assert borrowed_name() is None and close(F.conv2d(X, W))
 
 
 def test_the_library_is_the_one_that_torch_mapped():

@@ -12,7 +12,7 @@ from implicit_conv.cpu.candidates.phrases import count
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.machine.peak import FLOPS, clock
 from implicit_conv.cpu.plan.planner import Choice
-from implicit_conv.kernels.cpu.runtime.active_threads import guest_name
+from implicit_conv.kernels.cpu.runtime.active_threads import borrowed_name
 from implicit_conv.kernels.sources import NJIT
 
 WIDTH = 119  # characters of a line at most; a longer value continues under its start
@@ -78,7 +78,7 @@ def _wrapped(start: str, text: str) -> str:
 def _machine(c: Candidate, formats: Formats) -> str:
     zeros = ", subnormals are treated as zero" if formats.flushes else ""
     compiler = ", compiled by numba.njit" if formats.compiler == NJIT else ""
-    team = guest_name()
+    team = borrowed_name()
     threads = "threads" if team is None else f"threads, {team}"
     return (
         f"{c.arch.vector_bits}-bit vectors, {c.arch.l2_bytes >> 10} KiB L2, "

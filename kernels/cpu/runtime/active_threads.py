@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
 from implicit_conv.kernels.cpu.runtime.pool import aligned_bytes
-
-if TYPE_CHECKING:
-    from implicit_conv.kernels.cpu.runtime.openmp import OpenMpTeam
 
 RUNNING, CPUS = 0, 8  # offsets of the words at ADDRESS
 
@@ -51,17 +48,34 @@ def reset(cpus: int) -> None:
 reset(cpu_count())
 
 
-GUESTS: list[OpenMpTeam] = []  # of this process: at most one
+class Threads(Protocol):
+    """A team of threads."""
+
+    @property
+    def helpers(self) -> int:
+        """How many threads may help a caller."""
+
+    def run(self, entry: int, blob: int, threads: int) -> None:
+        """Run an entry on up to `threads` threads; return when all items of its blob are done."""
 
 
-def use(other: OpenMpTeam | None) -> None:
-    """Use another team in place of ours, in this process but not in forked children; None ends it.
+class NamedThreads(Threads, Protocol):
+    """The threads of a library, by the name that users know."""
 
-    Launches that run on it go on.
+    name: str
+
+
+BORROWED: list[NamedThreads] = []  # in place of ours, in this process: at most one
+
+
+def use(threads: NamedThreads | None) -> None:
+    """Use another library's threads, in this process but not in forked children; None ends it.
+
+    Launches that run on them go on.
     """
-    GUESTS[:] = [] if other is None else [other]
+    BORROWED[:] = [] if threads is None else [threads]
 
 
-def guest_name() -> str | None:
-    """The name of the team that is used in place of ours; None if ours is used."""
-    return next((guest.name for guest in GUESTS), None)
+def borrowed_name() -> str | None:
+    """The name of the threads that are used in place of ours; None if ours are used."""
+    return next((threads.name for threads in BORROWED), None)

@@ -10,9 +10,10 @@ from __future__ import annotations
 import copy
 import os
 import sys
-from typing import Any, Protocol
+from typing import Any
 
 from implicit_conv.kernels.cpu.runtime import active_threads, same_arrays
+from implicit_conv.kernels.cpu.runtime.active_threads import Threads
 from implicit_conv.kernels.cpu.runtime.call import (
     BIAS,
     BLOB,
@@ -35,17 +36,6 @@ start, run_counted, address_of = (
 same_arrays.use(python_code(".runtime.compiled.start:make_differing"))
 
 
-class Threads(Protocol):
-    """A team of threads."""
-
-    @property
-    def helpers(self) -> int:
-        """How many threads may help a caller."""
-
-    def run(self, entry: int, blob: int, threads: int) -> None:
-        """Run an entry on up to `threads` threads; return when all items of its blob are done."""
-
-
 def make_team() -> Threads:
     """A new team, of native threads where they are known."""
     if sys.platform == "linux":
@@ -62,8 +52,8 @@ _teams: list[Threads] = []  # of this process: one, once it is made
 
 def team() -> Threads:
     """The team of this process, which its first use makes, or the one to use in its place."""
-    for guest in active_threads.GUESTS:
-        return guest
+    for borrowed in active_threads.BORROWED:
+        return borrowed
     return _teams[0] if _teams else prepare(_make_once)
 
 
