@@ -44,7 +44,7 @@ COLUMNS = Trial(replace(DENSE, K=5 * 9), "im2col", padding=1)
 FLAGS = ("scaled", "biased", "added", "sized", "packed", "unbatched")
 # Code that runs first in all processes of a fuzz.
 WRONG_REFERENCE = """
-from implicit_conv import reference
+from implicit_conv.problem import reference
 right = reference.conv
 reference.conv = lambda *arguments, **named: right(*arguments, **named) + 1
 """

@@ -110,7 +110,7 @@ def conv2d(*arguments, **options):
 
 def plant(tree, code):
     """Write code at the end of a tree's API."""
-    with (tree.path / "implicit_conv" / "api.py").open("a") as text:
+    with (tree.path / "implicit_conv" / "operators" / "conv.py").open("a") as text:
         text.write(code)
 
 

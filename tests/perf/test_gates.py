@@ -104,7 +104,7 @@ def test_a_planted_load_changes_the_counts(tmp_path):
     """Execute every activation load twice, which changes no result."""
     for name in ("implicit_conv", "kernels", "perf"):
         shutil.copytree(ROOT / name, tmp_path / name, symlinks=True)
-    source = tmp_path / "kernels" / "cpu" / "tile" / "load.py"
+    source = tmp_path / "kernels" / "cpu" / "tile" / "compiled" / "load.py"
     text = source.read_text()
     assert text.count(LOADS) == 1
     source.write_text(text.replace(LOADS, TWICE))
