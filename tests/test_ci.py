@@ -62,7 +62,7 @@ steps=(
     "wheel 1 Nothing that can be run"
     "parts 1 Something that cannot be run"
     "empty 1 Tests that are all skipped"
-    "lasting 0.01 More than no second"
+    "lasting 0.005 More than no second"
 )
 """
 
