@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, Field, fields
 from typing import Any
 
 from implicit_conv.tma.maps.driver import ADDRESSES, ARGUMENTS, ARRAYS, ENUMS, NEEDED, NUMBERS
@@ -83,9 +83,15 @@ def _class(kind: type[TiledMap | Im2colMap | Im2colWideMap]) -> dict[str, Any]:
         "title": kind.__name__,
         "type": "object",
         "required": [entry.name for entry in known if entry.default is MISSING],
-        "properties": {**{entry.name: OURS[entry.name] for entry in known}, **OPERANDS},
+        "properties": {**{entry.name: _form(entry) for entry in known}, **OPERANDS},
         "additionalProperties": False,
     }
+
+
+def _form(entry: Field[Any]) -> dict[str, Any]:
+    """The form of one argument, with its default."""
+    default = {} if entry.default is MISSING else {"default": entry.default}
+    return {**OURS[entry.name], **default}
 
 
 def _call(mode: str) -> dict[str, Any]:
