@@ -13,7 +13,7 @@ from typing import Any
 from implicit_conv.problem.problem import Problem
 from implicit_conv.ptx.targets import number_of
 from implicit_conv.tma.check.expect import matching, nearest, operand_findings, walks_of
-from implicit_conv.tma.check.slips import Slip, is_sure, slips, told_apart
+from implicit_conv.tma.check.slips import FIELDS, Slip, is_sure, slips, told_apart
 from implicit_conv.tma.check.suspicions import driver_suspicions, map_suspicions, start_suspicions
 from implicit_conv.tma.maps.driver import (
     ARGUMENTS,
@@ -46,6 +46,7 @@ from implicit_conv.tma.maps.tiled import TiledMap
 from implicit_conv.tma.run.lowering import Lowering
 from implicit_conv.tma.run.lowering_choice import Shapes, parse_problem
 
+ATTRIBUTES = {field: attribute for attribute, field in FIELDS.items()}
 TENSOR = ("shape", "strides", "dtype")  # the fields that all others stand on
 OPERANDS = ("coords", "offsets", "w_halo", "w_offset", "dst")
 
@@ -361,17 +362,11 @@ def _explained(
         own = same[0].hint if slip.kind == "advice" else ""
         return replace(same[0], hint=own or slip.text)
     first, name = found[0], slip.fields[0]
-    value = f"{m.itemsize} bytes" if name == "dtype" else getattr(m, VALUES.get(name, name), None)
+    value = (
+        f"{m.itemsize} bytes" if name == "dtype" else getattr(m, ATTRIBUTES.get(name, name), None)
+    )
     allowed = f"does not fit {name_of(first.field)} = {first.value}, which {first.allowed}"
     return Finding(name, value, allowed, first.source, slip.text, severity)
-
-
-VALUES = {  # attributes of a description that have other names than their fields
-    "lower_corner": "lower",
-    "upper_corner": "upper",
-    "traversal_stride": "step",
-    "channels_per_pixel": "channels",
-}
 
 
 def root(finding: Finding) -> str:

@@ -144,8 +144,9 @@ class Function:
         needed = len(given.args) - len(given.defaults)
         defaults = [*[None] * needed, *given.defaults, *given.kw_defaults]
         pairs = zip([*given.args, *given.kwonlyargs], defaults, strict=True)
-        parts = (f"{a.arg} = {self.node(x)}" if x else a.arg for a, x in pairs if a.arg != "self")
-        return ", ".join(parts)
+        parts = [f"{a.arg} = {self.node(x)}" if x else a.arg for a, x in pairs if a.arg != "self"]
+        parts += [f"...{given.vararg.arg}"] if given.vararg else []
+        return ", ".join([*parts, given.kwarg.arg] if given.kwarg else parts)
 
     def fields(self, named: Iterable[ast.keyword]) -> str:
         """Arguments by name, as an object."""
@@ -190,8 +191,10 @@ class Function:
             arguments.append(self.fields(named))
         elif named:
             values = {k.arg: self.node(k.value) for k in named}
-            rest = list(inspect.signature(called).parameters)[len(arguments) :]
-            arguments += [values.get(name, "undefined") for name in rest]
+            for name, known in list(inspect.signature(called).parameters.items())[len(arguments) :]:
+                others = [k for k in named if k.arg in values]
+                gathers = known.kind is known.VAR_KEYWORD
+                arguments.append(self.fields(others) if gathers else values.pop(name, "undefined"))
         return f"{self.node(node.func)}({', '.join(arguments)})"
 
     def name(self, node: ast.Name) -> str:
