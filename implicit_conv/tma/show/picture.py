@@ -7,7 +7,6 @@ not move along d and h. Each copy fills one buffer.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -90,11 +89,6 @@ class Picture:
     buffers: tuple[Buffer, ...]
     notes: list[str] = field(default_factory=list)
     box_name: str = "bounding box"
-
-    @property
-    def digest(self) -> str:
-        """A hash of the picture."""
-        return hashlib.sha256(repr(self).encode()).hexdigest()[:16]
 
 
 class Copies(NamedTuple):
