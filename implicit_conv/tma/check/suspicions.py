@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from implicit_conv.tma.check.slips import stride_slips
-from implicit_conv.tma.maps.hints import UPPER
 from implicit_conv.tma.maps.limits import (
     COORDS,
     CORNERS,
@@ -17,6 +16,7 @@ from implicit_conv.tma.maps.limits import (
     Start,
 )
 from implicit_conv.tma.maps.packing import overlaps, tells
+from implicit_conv.tma.maps.rules import UPPER
 from implicit_conv.tma.maps.swizzles import SWIZZLES
 
 CONVENTION = "addressing of a convolution"

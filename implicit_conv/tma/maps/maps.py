@@ -15,7 +15,6 @@ from typing import Any
 from implicit_conv.kernels import walk as steps
 from implicit_conv.tma.maps.driver import DATA_TYPES, map_arguments
 from implicit_conv.tma.maps.elements import element_name, element_type, is_floating
-from implicit_conv.tma.maps.hints import hint
 from implicit_conv.tma.maps.limits import (
     Description,
     Finding,
@@ -28,6 +27,7 @@ from implicit_conv.tma.maps.limits import (
 )
 from implicit_conv.tma.maps.ptx import instruction
 from implicit_conv.tma.maps.rules import (
+    hint,
     map_findings,
     reduction_findings,
     start_findings,

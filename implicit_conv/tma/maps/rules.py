@@ -14,6 +14,9 @@ from implicit_conv.tma.maps import limits
 from implicit_conv.tma.maps.limits import Description, Finding, Start
 from implicit_conv.tma.maps.ptx import CLUSTER_DIRECTIONS, INFIXES
 
+UPPER = "upper = pad_hi - (taps - 1) * dilation, counted from the last pixel"
+WIDE_UPPER = "upper = lower + (L - 1) * stride - (W - 1), for L slots of an image row"
+
 
 def within(low: int, high: int) -> str:
     """The words for a range."""
@@ -300,3 +303,38 @@ def _wide_start(m: Description, start: Start) -> Iterator[Finding]:
     ):
         if not 0 <= value < end:
             yield Finding(name, value, within(0, end - 1), limits.HALO)
+
+
+def hint(m: Description, finding: Finding) -> str:
+    """What the field should be, if a formula or a rule of thumb says it."""
+    name, _, letter = finding.field.rstrip("]").partition("[")
+    unit, size = f"take a multiple of {m.unit} channels", m.shape[-1] if m.shape else 0
+    padded = -(-size // m.unit) * m.unit
+    packed = f"take {m.unit}" if m.element in limits.PACKED_SWIZZLES else ""
+    left = "the walk may begin left of its box but not right of it: start = lower + slot * stride"
+    start = left if m.wide else "start = lower + p * stride; the filter tap belongs in the offsets"
+    narrow = "" if m.wide else "use offsets, or an Im2colWideMap"
+    hints = {
+        "lower_corner": letter and "lower = -pad_lo",
+        "upper_corner": letter and (WIDE_UPPER if m.wide else UPPER),
+        "coords": {"": "", "n": "", "c": unit}.get(letter, start),
+        "offsets": "give w_offset for W, and the row of the image in coords"
+        if m.wide
+        else "the offset of tap r is r * dilation, counted from the start and never negative",
+        "channels_per_pixel": packed or unit,
+        "pixels_per_column": "split the column into several loads"
+        if m.pixels > 1
+        else "it is the rows of one load",
+        "traversal_stride": "it is the convolution's stride",
+        "strides": "pad the rows in memory",
+        "shape": f"pad {'it' if m.tiled else 'C'} to {padded}"
+        if letter == m.dims[-1:] and 0 < size != padded
+        else "",
+        "w_halo": narrow
+        or "w_halo counts pixels of the walk: the shift of the buffer's last tap, t div stride",
+        "w_offset": narrow or "keep w_offset = phase and extend the halo to the tap",
+        "swizzle": "im2col::w writes only swizzled rows" if m.wide else "",
+        "box": packed or "divide the box into several copies",
+        "address": "allocate with the alignment, and slice along n, h or w",
+    }
+    return hints.get(name, "")
