@@ -9,11 +9,11 @@ import pytest
 from implicit_conv import tma
 from implicit_conv.tma.commands import JSON_FORM
 from implicit_conv.tma.page import explore
-from implicit_conv.tma.show import memory_picture as lines
+from implicit_conv.tma.show import image as lines
 from implicit_conv.tma.show.examples import EXAMPLES
 from implicit_conv.tma.show.figure import ROWS_ACROSS, ROWS_DOWN, Places, digest, kept
 from implicit_conv.tma.show.gallery import MEMORY, memory, page
-from implicit_conv.tma.show.memory_picture import memory_picture
+from implicit_conv.tma.show.image import memory_picture
 from implicit_conv.tools.cli import main
 
 GALLERY = Path(__file__).parents[2] / "docs" / "gallery"

@@ -16,10 +16,10 @@ from implicit_conv.problem.schedule import remainder_count, slots_per_row
 from implicit_conv.tma.check.suspicions import corner_suspicions, map_suspicions
 from implicit_conv.tma.maps.driver import argument_name, describe_arguments
 from implicit_conv.tma.maps.elements import STORED_AS
+from implicit_conv.tma.maps.json_maps import schema
 from implicit_conv.tma.maps.limits import W_OFFSET_END, Description, Finding, Start, with_rows
 from implicit_conv.tma.maps.ptx import instruction
 from implicit_conv.tma.maps.rules import map_findings, start_findings
-from implicit_conv.tma.maps.schema import schema
 from implicit_conv.tma.maps.tiled import TiledMap
 from implicit_conv.tma.page.javascript import script
 from implicit_conv.tma.show.examples import EXAMPLES, Example
