@@ -26,30 +26,21 @@ if TYPE_CHECKING:
     from implicit_conv.tma.show.drawing import draw
     from implicit_conv.tma.show.image import SmemImage, smem_image
 
-_HOME = {
-    "BankReport": "run.banks",
-    "Finding": "maps.limits",
-    "Im2colMap": "maps.maps",
-    "Im2colWideMap": "maps.maps",
-    "KernelReport": "check.kernel_check",
-    "Lowering": "run.lowering",
-    "MapArgument": "check.kernel_check",
-    "MatrixDescriptor": "maps.descriptors",
-    "SmemImage": "show.image",
-    "TensorMapError": "maps.limits",
-    "TiledMap": "maps.tiled",
-    "Walk": "run.simulate",
-    "check_kernel": "check.kernel_check",
-    "check_triton": "check.triton_check",
-    "draw": "show.drawing",
-    "lint": "check.linter",
-    "load": "run.simulate",
-    "log_maps": "check.logged",
-    "maps_for": "run.lowering_choice",
-    "phases_for": "run.lowering_choice",
-    "smem_image": "show.image",
-    "store": "run.simulate",
-    "walk": "run.simulate",
+_HOMES = {
+    "check.kernel_check": ("KernelReport", "MapArgument", "check_kernel"),
+    "check.linter": ("lint",),
+    "check.logged": ("log_maps",),
+    "check.triton_check": ("check_triton",),
+    "maps.descriptors": ("MatrixDescriptor",),
+    "maps.limits": ("Finding", "TensorMapError"),
+    "maps.maps": ("Im2colMap", "Im2colWideMap"),
+    "maps.tiled": ("TiledMap",),
+    "run.banks": ("BankReport",),
+    "run.lowering": ("Lowering",),
+    "run.lowering_choice": ("maps_for", "phases_for"),
+    "run.simulate": ("Walk", "load", "store", "walk"),
+    "show.drawing": ("draw",),
+    "show.image": ("SmemImage", "smem_image"),
 }
 __all__ = [
     "BankReport",
@@ -82,11 +73,12 @@ if not TYPE_CHECKING:  # type checkers would believe that it has any name
 
     def __getattr__(name: str) -> Any:
         """Import a public name on first use, so that importing the package costs nothing."""
-        if name not in _HOME:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
-        globals()[name] = value
-        return value
+        for home, names in _HOMES.items():
+            if name in names:
+                value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+                globals()[name] = value
+                return value
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,5 @@
-"""The commands draw, explore and lint; `register` adds them to the program's parser.
+"""The commands draw, explore and lint, which `register` adds to the program's parser, and what
+``ptx check --map FILE`` does with kernels that take tensor maps.
 
 A command returns its exit status. Wrong options raise a UsageError.
 """
@@ -7,15 +8,21 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from implicit_conv.errors import UsageError
+from implicit_conv.ptx.commands import MAP, SMALL
 from implicit_conv.ptx.errors import printable, shortened
-from implicit_conv.tma.check.linter import kind_of_map, lint
-from implicit_conv.tma.maps.json_maps import ADVICE, read_objects
-from implicit_conv.tma.maps.limits import Finding
+from implicit_conv.tma.check.kernel_check import MapArgument, check_kernel
+from implicit_conv.tma.check.linter import constructor_arguments, kind_of_map, lint
+from implicit_conv.tma.maps.driver import ARGUMENTS, describe_arguments, with_integers
+from implicit_conv.tma.maps.json_maps import ADVICE, OPERANDS, read_objects
+from implicit_conv.tma.maps.limits import Finding, TensorMapError
 from implicit_conv.tma.maps.maps import TensorMap
 from implicit_conv.tma.maps.ptx import DIRECTIONS, REDUCTIONS
 from implicit_conv.tma.run.lowering_choice import parse_problem
@@ -223,7 +230,7 @@ def _lint_arguments(parser: argparse.ArgumentParser) -> None:
 def run_lint(options: argparse.Namespace) -> int:
     """`implicit-conv lint`: prints what is found; the status is 1 if a rule is broken."""
     if options.schema:
-        from implicit_conv.tma.maps.schema import schema
+        from implicit_conv.tma.maps.json_maps import schema
 
         print(json.dumps(schema(), indent=2))
         return 0
@@ -303,3 +310,81 @@ def lint_example(name: str) -> list[Finding]:
 def counted(count: int, noun: str) -> str:
     """A count with its noun: "1 error", "2 errors"."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+MOST_BYTES = 1 << 30  # of a tensor
+
+
+def check_with_maps(text: str, options: argparse.Namespace) -> int:
+    """Run a kernel under several schedules by check_kernel; 1 if one of them finds something."""
+    source, objects = read_objects(options.map)
+    wanted = sum(argument is MAP for argument in options.arguments)
+    if wanted != len(objects):
+        noun = "map" if len(objects) == 1 else "maps"
+        raise ValueError(
+            f"{source} has {len(objects)} {noun}, but {wanted} of the arguments are 'map'; name "
+            "each map once, in the order of the kernel's parameters"
+        )
+    maps = [_map(given, f"{source}, map {n}") for n, given in enumerate(objects, 1)]
+    first: list[bytes] = []
+    for seed in range(options.seeds):
+        left = iter(maps)
+        given = [
+            MapArgument(map := next(left), _tensor(map)) if a is MAP else _copied(a)
+            for a in options.arguments
+        ]
+        report = check_kernel(
+            text,
+            options.grid,
+            options.block,
+            given,
+            options.target,
+            seed=seed,
+            shared_bytes=options.shared,
+            shared_alignment=options.shared_alignment,
+            entry=options.entry,
+            seconds=options.seconds,
+            unfenced_barriers=options.unfenced_barriers,
+        )
+        arrays = [a.array if isinstance(a, MapArgument) else a for a in given]
+        held = [a.tobytes() for a in arrays if isinstance(a, np.ndarray)]
+        first = first or held
+        if report.problems or held != first:
+            print(printable(f"seed {seed}:\n{report}"))
+            if held != first:
+                print("the result depends on the schedule: it differs from that of seed 0")
+            return 1
+        if seed == 0:
+            print(printable(str(report)))
+    print(f"{options.seeds} schedules: no error, and the same result in all")
+    return 0
+
+
+def _map(given: Mapping[str, Any], where: str) -> TensorMap:
+    """The map of an object; a ValueError lists the rules that it breaks."""
+    named = {key: value for key, value in given.items() if key not in (*OPERANDS, "function")}
+    try:
+        if "globalDim" in named and not set(named) - set(ARGUMENTS):
+            description, found = describe_arguments(with_integers(named))
+            if description is None or found:
+                raise TensorMapError("it", found)
+            named = constructor_arguments(description)
+            named |= {"dtype": description.element.lower(), "address": None}
+        return kind_of_map(named)(**named)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{where}: {error}") from error
+
+
+def _tensor(map: TensorMap) -> np.ndarray:
+    """Small random integers in the type of the map, so that sums are exact."""
+    size = math.prod(map.shape) * map.itemsize
+    if size > MOST_BYTES:
+        raise ValueError(f"the tensor {map.shape} has {size} bytes; at most {MOST_BYTES} are run")
+    numbers = np.random.default_rng(0).integers(0, SMALL, map.shape)
+    if map.description.element == "BFLOAT16":
+        return (numbers.astype(np.float32).view(np.uint32) >> 16).astype(map.dtype)
+    return numbers.astype(map.dtype)
+
+
+def _copied(argument: Any) -> Any:
+    return argument.copy() if isinstance(argument, np.ndarray) else argument

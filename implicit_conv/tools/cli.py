@@ -12,7 +12,7 @@ from implicit_conv.errors import DriverError
 from implicit_conv.ptx import commands as interpreter
 from implicit_conv.ptx.errors import printable
 from implicit_conv.tma import commands as laboratory
-from implicit_conv.tma.ptx_command import check_with_maps
+from implicit_conv.tma.commands import check_with_maps
 from implicit_conv.tools import bench, demo, info, kernel_cache, plans
 
 USER_ERRORS = (

@@ -9,11 +9,11 @@ import pytest
 from implicit_conv import tma
 from implicit_conv.tma.commands import JSON_FORM
 from implicit_conv.tma.page import explore
+from implicit_conv.tma.show import image as lines
 from implicit_conv.tma.show.examples import EXAMPLES
 from implicit_conv.tma.show.figure import ROWS_ACROSS, ROWS_DOWN, Places, digest, kept
 from implicit_conv.tma.show.gallery import MEMORY, memory, page
-from implicit_conv.tma.show.memory_picture import digest as memory_digest
-from implicit_conv.tma.show.memory_picture import memory_picture
+from implicit_conv.tma.show.image import memory_picture
 from implicit_conv.tools.cli import main
 
 GALLERY = Path(__file__).parents[2] / "docs" / "gallery"
@@ -126,7 +126,7 @@ def test_gallery_is_current():
     for name in MEMORY:
         image = memory(name)
         report = image.bank_conflicts("ldmatrix")
-        digests[name] = memory_digest(memory_picture(image.layout, report))
+        digests[name] = digest(memory_picture(image.layout, report), lines.__file__)
     for name, expected in digests.items():
         assert f"digest {expected}" in (GALLERY / f"{name}.svg").read_text(encoding="utf-8"), name
     assert {file.stem for file in GALLERY.glob("*.svg")} == set(digests)

@@ -161,7 +161,7 @@ PLAN = """
   return {
     tiles: plan.tiles, slots: plan.slots, buffers: plan.buffers, outputs: plan.outputs(tile),
     blocks: plan.blocks(tile).map(block => ({
-      loads: block.loads.map((copy, b) => instruction(copy, plan.buffers[b])),
+      loads: block.loads.map((copy, b) => instructionOf(copy, plan.buffers[b])),
       taps: block.taps.map(tap => [tap.r, tap.s, tap.buffer, tap.shift]),
       views: block.taps.map(tap => plan.outputs(tile).map(
         (_, m) => viewRow(conv.mode, m, tap, plan.buffers))),
@@ -356,7 +356,7 @@ def test_boxes_equal_the_simulator(page):
         rows = page.evaluate(f"walkRows({json.dumps(copy)})")
         assert [row["at"] for row in rows] == walked.coordinates.tolist()
         assert [row["filled"] for row in rows] == walked.filled.tolist()
-        text = page.evaluate(f"instruction({json.dumps(copy)})")
+        text = page.evaluate(f"instructionOf({json.dumps(copy)})")
         assert text == map.ptx((*start, 0))
 
 

@@ -16,7 +16,7 @@ from text_mutants import mutated
 from implicit_conv import tma
 from implicit_conv.errors import DriverError
 from implicit_conv.tma.maps.encoding import ENUM_TYPES, PARAMETERS
-from implicit_conv.tma.maps.schema import schema
+from implicit_conv.tma.maps.json_maps import schema
 from implicit_conv.tools.cli import main
 
 FIELDS = {

@@ -8,7 +8,7 @@ import pytest
 
 from implicit_conv import tma
 from implicit_conv.tma.check.linter import _read, root
-from implicit_conv.tma.check.suspicions import LAYOUT, map_suspicions
+from implicit_conv.tma.check.suspicions import map_suspicions
 from implicit_conv.tma.maps.limits import Start, rename
 from implicit_conv.tma.maps.rules import map_findings, start_findings
 from implicit_conv.tma.page.explore import page as html
@@ -35,11 +35,6 @@ def page(tmp_path_factory):
         assert tab.errors == []
 
 
-def not_guessed(finding):
-    """The page has no guesses of mistakes, by which strides of tiled maps are judged."""
-    return finding.source != LAYOUT
-
-
 def by_python(given):
     """The rules that an object breaks: (field, rule, source, whether only a warning)."""
     operands = {name: given[name] for name in OPERANDS if name in given}
@@ -53,9 +48,7 @@ def by_python(given):
             broken = start_findings(read.map, Start(**tuples))
         wrong = {root(f) for f in broken}
         if readable:
-            broken += [
-                f for f in map_suspicions(read.map) if root(f) not in wrong and not_guessed(f)
-            ]
+            broken += [f for f in map_suspicions(read.map) if root(f) not in wrong]
         found += rename(broken, read.name)
     return [[f.field, f.allowed, f.source, f.severity == "warning"] for f in found]
 
@@ -144,7 +137,7 @@ def test_a_thousand_maps(page):
             maps.append(given)
     theirs = page.evaluate(
         f"{json.dumps(maps)}.map(object => lintMap(object).found.map("
-        "f => [f.field, f.allowed, f.source, Boolean(f.warning)]))"
+        "f => [f.field, f.allowed, f.source, f.severity === 'warning']))"
     )
     wrong, rules = 0, set()
     for given, found in zip(maps, theirs, strict=True):

@@ -231,7 +231,7 @@ class Copy:
 
     def at(self, address: int) -> TensorMap:
         """The map for a tensor at `address`."""
-        moved: TensorMap = replace(self.map, address=address)  # type: ignore[type-var]
+        moved: TensorMap = replace(self.map, address=address)
         return moved
 
 

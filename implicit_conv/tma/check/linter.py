@@ -13,7 +13,7 @@ from typing import Any
 from implicit_conv.problem.problem import Problem
 from implicit_conv.ptx.targets import number_of
 from implicit_conv.tma.check.expect import matching, nearest, operand_findings, walks_of
-from implicit_conv.tma.check.slips import Slip, is_sure, slips, told_apart
+from implicit_conv.tma.check.slips import FIELDS, Slip, is_sure, slips, told_apart
 from implicit_conv.tma.check.suspicions import driver_suspicions, map_suspicions, start_suspicions
 from implicit_conv.tma.maps.driver import (
     ARGUMENTS,
@@ -22,7 +22,6 @@ from implicit_conv.tma.maps.driver import (
     map_arguments,
     with_integers,
 )
-from implicit_conv.tma.maps.hints import hint
 from implicit_conv.tma.maps.limits import (
     RANKS,
     Description,
@@ -36,6 +35,7 @@ from implicit_conv.tma.maps.maps import Im2colMap, Im2colWideMap, TensorMap
 from implicit_conv.tma.maps.packing import packing
 from implicit_conv.tma.maps.ptx import DIRECTIONS, REDUCTIONS
 from implicit_conv.tma.maps.rules import (
+    hint,
     map_findings,
     reduction_findings,
     start_findings,
@@ -46,6 +46,7 @@ from implicit_conv.tma.maps.tiled import TiledMap
 from implicit_conv.tma.run.lowering import Lowering
 from implicit_conv.tma.run.lowering_choice import Shapes, parse_problem
 
+ATTRIBUTES = {field: attribute for attribute, field in FIELDS.items()}
 TENSOR = ("shape", "strides", "dtype")  # the fields that all others stand on
 OPERANDS = ("coords", "offsets", "w_halo", "w_offset", "dst")
 
@@ -200,45 +201,27 @@ def _check_names(given: Mapping[str, Any]) -> None:
 
 def constructor_arguments(m: Description) -> dict[str, Any]:
     """The arguments of the map's class, but for the dtype, that give `m`."""
+    names = ("shape", "swizzle", "oob_fill", "strides", "address", "interleave")
+    common = {name: getattr(m, name) for name in names}
     if m.tiled:
-        names = ("shape", "box", "step", "swizzle", "oob_fill", "strides", "address", "interleave")
-        return {name: getattr(m, name) for name in names}
-    fields = {
-        "shape": m.shape,
-        "lower_corner": m.lower,
-        "upper_corner": m.upper,
-        "traversal_stride": m.step,
-        "pixels_per_column": m.pixels,
-        "channels_per_pixel": m.channels,
-        "swizzle": m.swizzle,
-        "oob_fill": m.oob_fill,
-        "strides": m.strides,
-        "address": m.address,
-        "interleave": m.interleave,
-    }
-    if not m.wide:
-        return fields
-    for name in ("lower_corner", "upper_corner"):
-        fields[f"{name}_w"] = fields.pop(name)[0]  # type: ignore[index]
-    return {**fields, "traversal_stride": m.step[0], "mode": m.mode}
+        return {**common, "box": m.box, "step": m.step}
+    common |= {"pixels_per_column": m.pixels, "channels_per_pixel": m.channels}
+    if m.wide:
+        corners = {"lower_corner_w": m.lower[0], "upper_corner_w": m.upper[0], "mode": m.mode}
+        return {**common, **corners, "traversal_stride": m.step[0]}
+    corners = {"lower_corner": m.lower, "upper_corner": m.upper}
+    return {**common, **corners, "traversal_stride": m.step}
 
 
+@dataclass(frozen=True)
 class Diagnosis:
     """Findings of a map and a load, explained by slips and told in the caller's words."""
 
-    def __init__(
-        self,
-        given: Given,
-        lowerings: tuple[Lowering, ...] | None,
-        direction: str,
-        arch: str | None,
-        reduction: str,
-    ):
-        self.given = given
-        self.lowerings = lowerings
-        self.direction = direction
-        self.stores = direction in ("store", "reduce")
-        self.arch, self.reduction = arch, reduction
+    given: Given
+    lowerings: tuple[Lowering, ...] | None
+    direction: str
+    arch: str | None
+    reduction: str
 
     def of(self, m: Description, start: Start | None) -> list[Finding]:
         """The findings; a single one if a single slip explains them all."""
@@ -268,7 +251,7 @@ class Diagnosis:
         readable = not any(root(finding) in TENSOR for finding in found)
         if not found and start is not None:
             found += start_findings(m, start)
-        if self.stores and readable:
+        if self.direction in ("store", "reduce") and readable:
             found += store_findings(m, start)
         if self.direction == "reduce" and readable:
             found += reduction_findings(m, self.reduction)
@@ -361,17 +344,11 @@ def _explained(
         own = same[0].hint if slip.kind == "advice" else ""
         return replace(same[0], hint=own or slip.text)
     first, name = found[0], slip.fields[0]
-    value = f"{m.itemsize} bytes" if name == "dtype" else getattr(m, VALUES.get(name, name), None)
+    value = (
+        f"{m.itemsize} bytes" if name == "dtype" else getattr(m, ATTRIBUTES.get(name, name), None)
+    )
     allowed = f"does not fit {name_of(first.field)} = {first.value}, which {first.allowed}"
     return Finding(name, value, allowed, first.source, slip.text, severity)
-
-
-VALUES = {  # attributes of a description that have other names than their fields
-    "lower_corner": "lower",
-    "upper_corner": "upper",
-    "traversal_stride": "step",
-    "channels_per_pixel": "channels",
-}
 
 
 def root(finding: Finding) -> str:

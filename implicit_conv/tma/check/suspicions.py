@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from implicit_conv.tma.check.slips import stride_slips
-from implicit_conv.tma.maps.hints import UPPER
 from implicit_conv.tma.maps.limits import (
     COORDS,
     CORNERS,
@@ -17,6 +16,7 @@ from implicit_conv.tma.maps.limits import (
     Start,
 )
 from implicit_conv.tma.maps.packing import overlaps, tells
+from implicit_conv.tma.maps.rules import UPPER
 from implicit_conv.tma.maps.swizzles import SWIZZLES
 
 CONVENTION = "addressing of a convolution"
@@ -31,7 +31,7 @@ END_MIN = 4  # an upper corner of im2col::w below it is a usual one, also in a n
 
 def map_suspicions(m: Description) -> Iterator[Finding]:
     """Warnings on a map."""
-    yield from _corners(m)
+    yield from corner_suspicions(m)
     yield from _strides(m)
     for letter, size in zip(m.dims, m.shape, strict=True):
         if size > SIZE_MAX_NEW:
@@ -54,7 +54,7 @@ def _warning(field: str, value: object, allowed: str, source: str, hint: str = "
     return Finding(field, value, allowed, source, hint, "warning")
 
 
-def _corners(m: Description) -> Iterator[Finding]:
+def corner_suspicions(m: Description) -> Iterator[Finding]:
     """Corners that hardly any convolution has."""
     if not len(m.lower) == len(m.upper) == len(m.sizes):
         return

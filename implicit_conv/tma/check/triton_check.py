@@ -12,7 +12,7 @@ import numpy as np
 from implicit_conv import ptx
 from implicit_conv.ptx.targets import number_of
 from implicit_conv.tma.check.kernel_check import KernelReport, MapArgument, Size, check_kernel
-from implicit_conv.tma.check.triton_maps import driver_arguments
+from implicit_conv.tma.check.logged import driver_arguments
 from implicit_conv.tma.maps.driver import our_name
 from implicit_conv.tma.maps.maps import Im2colMap, TensorMap
 from implicit_conv.tma.maps.tiled import TiledMap

@@ -7,7 +7,6 @@ cuTensorMapEncodeIm2col and cuTensorMapEncodeIm2colWide.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -296,13 +295,13 @@ def _enums(arguments: Arguments, source: str) -> tuple[dict[str, str], list[Find
     """Our names of the enumerations, with defaults for invalid values, and the invalid values."""
     names, found = {}, []
     for argument, (infix, values) in ENUMS.items():
-        default = next(iter(values))
-        given = arguments.get(argument, default)
+        usual = next(iter(values))
+        given = arguments.get(argument, usual)
         name = our_name(argument, given)
         if name is None:
             allowed = f"must be {PREFIX}{infix}* ({', '.join(values)})"
             found.append(Finding(argument, given, allowed, source))
-        names[argument] = name or default
+        names[argument] = name or usual
     return names, found
 
 
@@ -329,7 +328,7 @@ def argument_name(m: Description) -> Callable[[str], str]:
     }
 
     def rename(field: str) -> str:
-        name, letter = [*re.split(r"[\[\]]", field), ""][:2]
+        name, _, letter = field.rstrip("]").partition("[")
         if name not in first:
             return plain.get(field, field)
         theirs, skip = first[name]

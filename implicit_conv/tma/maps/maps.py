@@ -10,15 +10,11 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
-
-import numpy as np
+from typing import Any
 
 from implicit_conv.kernels import walk as steps
-from implicit_conv.kernels.walk import Axis
 from implicit_conv.tma.maps.driver import DATA_TYPES, map_arguments
 from implicit_conv.tma.maps.elements import element_name, element_type, is_floating
-from implicit_conv.tma.maps.hints import hint
 from implicit_conv.tma.maps.limits import (
     Description,
     Finding,
@@ -31,6 +27,7 @@ from implicit_conv.tma.maps.limits import (
 )
 from implicit_conv.tma.maps.ptx import instruction
 from implicit_conv.tma.maps.rules import (
+    hint,
     map_findings,
     reduction_findings,
     start_findings,
@@ -40,18 +37,19 @@ from implicit_conv.tma.maps.rules import (
 WIDE_MODES = ("w", "w128")
 
 
+@dataclass(frozen=True, kw_only=True)
 class TensorMap(ABC):
     """The common base of all kinds of map: bytes of a row, checks, the driver's arguments."""
 
     shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    element: str
-    mode: str
-    swizzle: str
-    oob_fill: str
-    interleave: str
-    strides: tuple[int, ...] | None
-    address: int | None
+    dtype: Any
+    swizzle: str = "none"
+    oob_fill: str = "zero"
+    strides: Sequence[int] | None = None
+    address: int | None = None
+    interleave: str = "none"
+    mode: str = field(init=False, repr=False)
+    element: str = field(init=False, repr=False)
 
     @property
     def rank(self) -> int:
@@ -61,7 +59,7 @@ class TensorMap(ABC):
     @property
     def itemsize(self) -> int:
         """Bytes of one element."""
-        return self.dtype.itemsize
+        return int(self.dtype.itemsize)
 
     @property
     def row_bytes(self) -> int:
@@ -109,7 +107,7 @@ class TensorMap(ABC):
         """
         from implicit_conv.tma.maps.encoding import encode
 
-        map = self if address is None else replace(self, address=address)  # type: ignore[type-var]
+        map = self if address is None else replace(self, address=address)
         return encode(map.arguments)
 
     def ptx(
@@ -249,20 +247,12 @@ class Im2colMap(TensorMap):
         An argument is not an integer, or not a sequence of integers.
     """
 
-    shape: tuple[int, ...]
-    dtype: Any
     lower_corner: Sequence[int]
     upper_corner: Sequence[int]
     traversal_stride: Sequence[int] | int = 1
     pixels_per_column: int
     channels_per_pixel: int
-    swizzle: str = "none"
-    oob_fill: str = "zero"
-    strides: Sequence[int] | None = None  # type: ignore[assignment]
-    address: int | None = None
-    interleave: str = "none"
-    element: str = field(init=False, repr=False)
-    mode: ClassVar[str] = "im2col"  # type: ignore[misc]
+    mode: str = field(default="im2col", init=False, repr=False)
 
     def __post_init__(self) -> None:
         step = self.traversal_stride
@@ -285,17 +275,6 @@ class Im2colMap(TensorMap):
             self, tuple(self.lower_corner), tuple(self.upper_corner), self.traversal_stride
         )
 
-    def axes(self, w_offset: int = 0) -> tuple[Axis, Axis, Axis]:
-        """Depth, height and width, each with its box."""
-        m = self.description
-        boxed = [
-            Axis(size, lower, size + upper, step)
-            for size, lower, upper, step in zip(m.sizes, m.lower, m.upper, m.step, strict=True)
-        ]
-        absent = [Axis(1)] * (3 - len(boxed))
-        depth, height, width = absent + boxed
-        return depth, height, width
-
 
 @dataclass(frozen=True, kw_only=True)
 class Im2colWideMap(TensorMap):
@@ -304,7 +283,7 @@ class Im2colWideMap(TensorMap):
     Parameters
     ----------
     shape, dtype, oob_fill, strides, address
-        As in `Im2colMap`.
+        As in `Im2colMap`, whose errors this class raises too.
     lower_corner_w, upper_corner_w : int
         The box of W is [lower, W - 1 + upper]. The walk does not move along depth and height.
     traversal_stride : int
@@ -316,17 +295,8 @@ class Im2colWideMap(TensorMap):
     swizzle : {"64B", "128B", "128B_ATOM_32B"}
     mode : {"w", "w128"}
         The modes differ in where they place the halo rows.
-
-    Raises
-    ------
-    TensorMapError
-        The map breaks rules; the message lists each with field, value and range (a ValueError).
-    TypeError
-        An argument is not an integer, or not a sequence of integers.
     """
 
-    shape: tuple[int, ...]
-    dtype: Any
     lower_corner_w: int
     upper_corner_w: int
     traversal_stride: int = 1
@@ -334,11 +304,7 @@ class Im2colWideMap(TensorMap):
     channels_per_pixel: int
     swizzle: str = "128B"
     mode: str = "w"
-    oob_fill: str = "zero"
-    strides: Sequence[int] | None = None  # type: ignore[assignment]
-    address: int | None = None
-    element: str = field(init=False, repr=False)
-    interleave: ClassVar[str] = "none"  # type: ignore[misc]
+    interleave: str = field(default="none", init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.mode not in WIDE_MODES:
@@ -354,14 +320,6 @@ class Im2colWideMap(TensorMap):
         """The map in the form that the rules check."""
         corners = (self.lower_corner_w,), (self.upper_corner_w,)
         return describe(self, *corners, (self.traversal_stride,))
-
-    def axes(self, w_offset: int = 0) -> tuple[Axis, Axis, Axis]:
-        """Depth and height with their sizes only, and width with its box, which w_offset shifts."""
-        sizes = (1,) * (5 - self.rank) + self.shape[1:-2]
-        W = self.shape[-2]
-        width = Axis(W, self.lower_corner_w, W + self.upper_corner_w, self.traversal_stride)
-        depth, height = map(Axis, sizes)
-        return depth, height, steps.wide_axis(width, w_offset)
 
 
 def describe(
@@ -386,7 +344,7 @@ def describe(
         swizzle=m.swizzle,
         oob_fill=m.oob_fill,
         interleave=m.interleave,
-        strides=m.strides,
+        strides=None if m.strides is None else tuple(m.strides),
         address=m.address,
         box=box,
         element=name if name in DATA_TYPES else f"UINT{8 * m.itemsize}",

@@ -25,19 +25,8 @@ def instruction(
 ) -> str:
     """The instruction of PTX ISA 9.7.9.25.5 for one copy.
 
-    Parameters
-    ----------
-    mode : {"tiled", "im2col", "w", "w128"}
-    coords, offsets : sequence of int
-        In row-major order; PTX gets them reversed, {c, w, h, n} and {w, h}.
-    w_halo, w_offset : int
-        Operands of the wide modes.
-    dst : str
-        The operand in shared memory: the destination of a load, the source of a store.
-    direction : {"load", "multicast", "prefetch", "store", "reduce"}
-        "multicast" loads into the blocks of a cluster that the operand ctaMask names.
-    reduction : str
-        What "reduce" does with each element: one of `REDUCTIONS`.
+    Operands are row-major, and reversed in PTX: {c, w, h, n} and {w, h}. The others are those of
+    `TensorMap.ptx`.
 
     Raises
     ------

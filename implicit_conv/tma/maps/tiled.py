@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
 
 from implicit_conv.tma.maps.limits import Description, box_counts, integer, integers
 from implicit_conv.tma.maps.maps import TensorMap, describe
@@ -27,27 +26,12 @@ class TiledMap(TensorMap):
     step : sequence of int, or int for all but the last dimension
         Every `step`-th element is loaded, so ``ceil(box / step)`` of them; 1 by default.
     swizzle, oob_fill, strides, address, interleave
-        As in `Im2colMap`.
-
-    Raises
-    ------
-    TensorMapError
-        The map breaks rules; the message lists each with field, value and range (a ValueError).
-    TypeError
-        An argument is not an integer, or not a sequence of integers.
+        As in `Im2colMap`, whose errors this class raises too.
     """
 
-    shape: tuple[int, ...]
-    dtype: Any
     box: Sequence[int]
     step: Sequence[int] | int = 1
-    swizzle: str = "none"
-    oob_fill: str = "zero"
-    strides: Sequence[int] | None = None  # type: ignore[assignment]
-    address: int | None = None
-    interleave: str = "none"
-    element: str = field(init=False, repr=False)
-    mode: ClassVar[str] = "tiled"  # type: ignore[misc]
+    mode: str = field(default="tiled", init=False, repr=False)
 
     def __post_init__(self) -> None:
         step = self.step

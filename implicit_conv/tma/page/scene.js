@@ -89,11 +89,9 @@ function copyScene() {
   const undrawn = tooLarge(copy.shape.slice(1));
   const block = { r: 0, loads: buffers.map(() => copy), taps: [] };
   const steps = wrong.length ? [] : pixelSteps(block, buffers);
-  const [map, said] = [{ mode, shape: [...copy.shape, 1] }, []];
-  const say = (field, value, allowed) => said.push(` ${field} = ${value}: ${allowed}.`);
-  if (!wrong.length) cornerSuspicions(lettersOf(map), sizesOf(map), copy, say);
+  const warnings = wrong.length ? [] : [...corner_suspicions(mapOf(copy))].map((f) => ` ${said(f)}.`);
   const rows = mode === "w128" ? `128 + 4 x ${buffers[0].halo}` : `${copy.pixels}${mode === "w" ? ` + ${buffers[0].halo}` : ""}`;
-  return { mode, blocks: [block], steps, buffers, outputs: null, wrong, undrawn, warnings: said.join(""),
+  return { mode, blocks: [block], steps, buffers, outputs: null, wrong, undrawn, warnings: warnings.join(""),
     facts: `A load delivers ${rows} rows; filled rows count too.` };
 }
 
@@ -110,7 +108,7 @@ function boxScene(copy) {
     if (copy[name].length !== axes) wrong.push(`${name} needs ${axes} numbers, row-major`);
   }
   if ([copy.shape, copy.box, copy.step, copy.start].flat().some((x) => !Number.isInteger(x))) wrong.push("all entries are integers");
-  if (!wrong.length) wrong.push(...faults(copy, []));
+  if (!wrong.length) wrong.push(...faults(copy, [{ halo: 0, offset: 0 }]));
   const rows = copy.box.reduce((product, count, i) => product * ceilDiv(count, copy.step[i]), 1);
   const undrawn = rows > ROWS_DRAWN ? `this page draws boxes of at most ${ROWS_DRAWN} rows` : tooLarge(copy.shape);
   const [buffers, block] = [[{ halo: 0, offset: 0 }], { r: 0, loads: [copy], taps: [] }];
@@ -118,8 +116,6 @@ function boxScene(copy) {
   return { mode: "tiled", blocks: [block], steps, buffers, outputs: null, wrong, undrawn,
     facts: wrong.length ? "" : `A load delivers ${rows} rows; filled rows count too.` };
 }
-
-const lined = (f) => `${f.field} = ${JSON.stringify(f.value)}: ${f.allowed} [${f.source}]`;
 
 // The map in JSON: what is wrong with it, or one copy by it, which the form of a copy then holds.
 function ownScene() {
@@ -131,8 +127,8 @@ function ownScene() {
   }
   if (object === null || typeof object !== "object" || Array.isArray(object)) return { wrong: ["write one object: {...}"] };
   const { m, start, found } = lintMap(object);
-  if (m === null || found.some((f) => !f.warning)) return { wrong: found.map(lined) };
-  const box = isTiled(m);
+  if (m === null || found.some((f) => f.severity === "error")) return { wrong: found.map((f) => `${said(f)} [${f.source}]`) };
+  const box = m.mode === "tiled";
   const first = start?.coords.slice(0, -1) ?? [...Array(m.shape.length - 1 - m.lower.length).fill(0), ...m.lower];
   const fields = {
     mode: m.mode, shape: m.shape.slice(0, -1), box: m.box.slice(0, -1), lower: m.lower, upper: m.upper,
@@ -141,6 +137,6 @@ function ownScene() {
   };
   for (const [id, value] of Object.entries(fields)) $(id).value = Array.isArray(value) ? value.join(", ") : value;
   const copy = copyScene();
-  const said = [found.length ? "It breaks no rule, but:" : "It breaks no rule.", ...found.map(lined), "implicit-conv lint also looks for what is legal but unlikely."];
-  return { ...copy, warnings: "", facts: [copy.facts, ...said].join(" ") };
+  const words = [found.length ? "It breaks no rule, but:" : "It breaks no rule.", ...found.map((f) => `${said(f)} [${f.source}]`), "implicit-conv lint also looks for what is legal but unlikely."];
+  return { ...copy, warnings: "", facts: [copy.facts, ...words].join(" ") };
 }

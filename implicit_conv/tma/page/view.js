@@ -132,11 +132,11 @@ function describe(now, block, contents, tap) {
   const operands = wideMode() ? `, w_offset ${buffer.offset}, w_halo ${buffer.halo}` : "";
   if (now.upto && now.upto < now.of) {
     $("says").replaceChildren(...glossed(prefix + pixelWords(contents[now.load], now)));
-    $("ptx").textContent = instruction(block.loads[now.load], buffer);
+    $("ptx").textContent = instructionOf(block.loads[now.load], buffer);
     return;
   }
   $("says").replaceChildren(...glossed(`${prefix}${row}load ${contents[now.load].length} rows into buffer ${now.load + 1}${operands}`));
-  $("ptx").textContent = instruction(block.loads[now.load], buffer);
+  $("ptx").textContent = instructionOf(block.loads[now.load], buffer);
 }
 
 // The last pixel of a walk that is under way, and where the walk goes next.

@@ -1,18 +1,10 @@
-"use strict";
-// The arithmetic of the page repeats kernels/walk.py and implicit_conv/tma/run/lowering_choice.py;
-// tests/tma/test_explore.py compares their results. Positions are (n, [d,] h, w). Corners, steps and
-// offsets are ([d,] h, w), or only W for the wide modes. A copy is {mode, shape, lower, upper, step,
-// pixels, start, offsets}, a buffer is {halo, offset}.
+// The arithmetic of the page: copies by their walks, convolutions by their copies. What a copy may be and
+// how loads are scheduled is Python's, printed by javascript.py; tests/tma/test_explore.py compares the
+// rest. Positions are (n, [d,] h, w). Corners, steps and offsets are ([d,] h, w), or only W for the wide
+// modes. A copy is {mode, shape, lower, upper, step, pixels, start, offsets}, a buffer is {halo, offset}.
 
-const W128_PIXELS = 128;
-const W128_GROUP = 32;
-const HALO_END = { im2col: 1, w: 512, w128: 32 };
-const W_OFFSET_END = 32;
-const CORNER_BITS = { 3: 16, 4: 8, 5: 5 };
-
+const { W128_PIXELS, W128_GROUP, OFFSET_MAX } = DATA;
 const ceilDiv = (a, b) => Math.ceil(a / b);
-const mod = (a, b) => ((a % b) + b) % b;
-const gcd = (a, b) => (b ? gcd(b, a % b) : a);
 const isWide = (copy) => copy.mode === "w" || copy.mode === "w128";
 
 function axesOf(copy, offset) {
@@ -40,13 +32,6 @@ function nextPixel(at, axes, wide) {
   return next;
 }
 
-// The row of halo element j of group g is 128 + 4 * j + g; it is -1 if pixel k is in no halo.
-function w128HaloRow(k, halo) {
-  const group = Math.floor(k / W128_GROUP) - 1;
-  const element = k % W128_GROUP;
-  return group < 0 || element >= halo ? -1 : W128_PIXELS + 4 * element + group;
-}
-
 // Rows of shared memory that a copy into a buffer fills: {index, order, at, filled, halo}.
 function walkRows(copy, buffer) {
   if (copy.mode === "tiled") return boxRows(copy);
@@ -65,7 +50,7 @@ function walkRows(copy, buffer) {
     if (copy.mode !== "w128") put(k, k >= pixels);
     else {
       if (k < pixels) put(k, false);
-      const row = w128HaloRow(k, buffer.halo);
+      const row = w128_halo_row(k, buffer.halo);
       if (row >= 0) put(row, true);
     }
     at = nextPixel(at, axes, wide);
@@ -85,48 +70,25 @@ function boxRows(copy) {
   }));
 }
 
+// The map of a copy; the page leaves out channels, so that a pixel has 16 bytes here.
+function mapOf(copy) {
+  const tiled = copy.mode === "tiled";
+  const none = { oob_fill: "zero", interleave: "none", address: null, floating: false, channels: 2 };
+  const fields = { ...none, mode: copy.mode, itemsize: 8, shape: [...copy.shape, 2], strides: copy.shape.map(() => 16), pixels: copy.pixels };
+  if (tiled) return new Description({ ...fields, swizzle: "none", lower: [], upper: [], box: [...copy.box, 2], step: [...copy.step, 1] });
+  return new Description({ ...fields, swizzle: isWide(copy) ? "64B" : "none", lower: copy.lower, upper: copy.upper, step: copy.step });
+}
+
+const said = (f) => `${f.field} = ${py.str(f.value)}: ${f.allowed}`;
+
 // The errors of a copy, in words; empty if it can be walked.
 function faults(copy, buffers) {
-  const found = [];
-  if (copy.mode === "tiled") {
-    const check = (name, value, low, high) => {
-      if (!(value >= low && value <= high)) found.push(`${name} = ${value}: must be in [${low}, ${high}]`);
-    };
-    copy.shape.forEach((size, i) => check(`tensor[${i}]`, size, 1, LIMITS.sizeMax));
-    copy.box.forEach((count, i) => check(`box[${i}]`, count, 1, 256));
-    copy.step.forEach((step, i) => check(`step[${i}]`, step, 1, 8));
-    return found;
-  }
-  const letters = "dhw".slice(5 - 1 - copy.shape.length);
-  const names = isWide(copy) ? ["w"] : [...letters];
-  const spatial = copy.shape.slice(1);
-  const sizes = isWide(copy) ? spatial.slice(-1) : spatial;
-  const start = isWide(copy) ? copy.start.slice(-1) : copy.start.slice(1);
-  const bits = isWide(copy) ? 16 : CORNER_BITS[copy.shape.length + 1];
-  const range = (name, value, low, high) => {
-    if (!(value >= low && value <= high)) found.push(`${name} = ${value}: must be in [${low}, ${high}]`);
-  };
-  copy.shape.forEach((size, i) => range("NDHW"[i && i + 4 - copy.shape.length], size, 1, LIMITS.sizeMax));
-  range("pixels", copy.pixels, 1, 1024);
-  names.forEach((name, i) => {
-    const [lower, last] = [copy.lower[i], sizes[i] - 1 + copy.upper[i]];
-    range(`lower ${name}`, lower, -(2 ** (bits - 1)), 2 ** (bits - 1) - 1);
-    range(`upper ${name}`, copy.upper[i], -(2 ** (bits - 1)), 2 ** (bits - 1) - 1);
-    range(`step ${name}`, copy.step[i], 1, 8);
-    if (lower > last) found.push(`box of ${name} [${lower}, ${last}] is empty`);
-    else if (start[i] > last || (!isWide(copy) && start[i] < lower)) {
-      const rule = isWide(copy) ? "must not be right of" : "must start inside";
-      found.push(`start ${name} = ${start[i]}: ${rule} the box [${lower}, ${last}]`);
-    }
-    if (!isWide(copy)) range(`offset ${name}`, copy.offsets[i], 0, 2 ** bits - 1);
-  });
-  if (isWide(copy)) {
-    for (const buffer of buffers) {
-      range("w_halo", buffer.halo, 0, HALO_END[copy.mode] - 1);
-      range("w_offset", buffer.offset, 0, W_OFFSET_END - 1);
-    }
-  }
-  return found;
+  const m = mapOf(copy);
+  const found = map_findings(m);
+  if (found.length) return found.map(said);
+  return buffers.flatMap(({ halo, offset }) => start_findings(m, new Start({
+    coords: [...copy.start, 0], offsets: copy.mode === "im2col" ? copy.offsets : null, w_halo: halo, w_offset: offset,
+  }))).map(said);
 }
 
 // A convolution {N, H, W, R, S, stride, dilation, padLo, padHi (h, w), tile, mode} as copies.
@@ -168,38 +130,12 @@ function lowerIm2col(conv, h, w) {
   return { P: h.out, Q: w.out, slots: w.out, buffers: [{ halo: 0, offset: 0 }], tiles, outputs, blocks };
 }
 
-function phaseBuffers(w) {
-  const phases = Math.min(w.taps, w.stride / gcd(w.stride, w.dilation));
-  const base = (b) => (b * w.dilation < W_OFFSET_END ? Math.floor((b * w.dilation) / w.stride) : 0);
-  const shift = (s) => Math.floor((s * w.dilation) / w.stride) - base(s % phases);
-  const buffers = Array.from({ length: phases }, (_, b) => ({
-    offset: ((b * w.dilation) % w.stride) + w.stride * base(b),
-    halo: shift(b + Math.floor((w.taps - 1 - b) / phases) * phases),
-  }));
-  return { buffers, shift };
-}
-
-// L: the least number of slots such that a tap that wraps reads zeros on both sides.
-function slotsPerRow(w, shift, buffers) {
-  const clean = (slots) => {
-    for (let s = 0; s < w.taps; s++) {
-      const offset = buffers[s % buffers.length].offset;
-      for (let q = Math.max(0, slots - shift(s)); q < w.out; q++) {
-        const wraps = Math.floor((q + shift(s)) / slots);
-        const position = w.lower + (q + shift(s)) * w.stride + offset;
-        if (position < w.size || position - wraps * slots * w.stride >= 0) return false;
-      }
-    }
-    return true;
-  };
-  let slots = w.out;
-  while (!clean(slots)) slots += 1;
-  return slots;
-}
-
 function lowerWide(conv, h, w) {
-  const { buffers, shift } = phaseBuffers(w);
-  const slots = slotsPerRow(w, shift, buffers);
+  const axis = [w.dilation, w.stride, OFFSET_MAX];
+  const phases = remainder_count(w.taps, w.stride, w.dilation);
+  const shift = (s) => tap_shift(s, phases, ...axis);
+  const buffers = py.range(phases).map((b) => ({ offset: buffer_offset(b, ...axis), halo: buffer_halo(b, w.taps, phases, ...axis) }));
+  const slots = slots_per_row(w.size, w.out, w.taps, w.stride, w.dilation, -w.lower, OFFSET_MAX);
   const tile_m = conv.mode === "w128" ? W128_PIXELS : conv.tile;
   const copy = {
     mode: conv.mode, shape: [conv.N, conv.H, conv.W], lower: [w.lower],
@@ -230,16 +166,7 @@ function lowerWide(conv, h, w) {
 // The shared-memory row that a tap reads for row m of the tile.
 function viewRow(mode, m, tap, buffers) {
   if (mode !== "w128" || (m % W128_GROUP) + tap.shift < W128_GROUP) return m + tap.shift;
-  return w128HaloRow(m + tap.shift, buffers[tap.buffer].halo);
+  return w128_halo_row(m + tap.shift, buffers[tap.buffer].halo);
 }
 
-function instruction(copy, buffer) {
-  const rank = copy.shape.length + 1;
-  const name = { tiled: "tile", im2col: "im2col", w: "im2col::w", w128: "im2col::w::128" }[copy.mode];
-  const coords = [0, ...copy.start.slice().reverse()].join(", ");
-  const start = `cp.async.bulk.tensor.${rank}d.shared::cta.global.${name}.mbarrier::complete_tx::bytes `
-    + `[dst], [map, {${coords}}], [mbar]`;
-  if (copy.mode === "tiled") return `${start};`;
-  const info = isWide(copy) ? [buffer.halo, buffer.offset] : copy.offsets.slice().reverse();
-  return `${start}, {${info.join(", ")}};`;
-}
+const instructionOf = (copy, { halo, offset } = {}) => instruction(copy.mode, [...copy.start, 0], copy.offsets, halo, offset);

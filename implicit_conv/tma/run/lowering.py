@@ -155,8 +155,12 @@ class Lowering:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the walked tensor, channels last."""
-        return self.N, *(axis.size for axis in self.axes), self.channels
+        """Shape of the walked tensor in the order of the maps' axes, channels last."""
+        return self.order((self.N, *(axis.size for axis in self.axes), self.channels))
+
+    def order(self, values: tuple[int, ...]) -> tuple[int, ...]:
+        """Values of (n, [d,] h, w, c) in the order of the maps' axes, which is the same here."""
+        return values
 
     @property
     def boxes(self) -> tuple[AxisBox, ...]:
@@ -182,7 +186,7 @@ class Lowering:
 
     def array(self, x: Array) -> Array:
         """The walked tensor (n, [d,] h, w, c) as the view that the maps describe."""
-        return x
+        return x.transpose(self.order(tuple(range(x.ndim))))
 
     def ptx(self, load: Load) -> str:
         """The instruction that issues a load."""
@@ -198,8 +202,12 @@ class Lowering:
         )
 
     def rows(self, buffer: int) -> int:
-        """Rows that a load of this buffer delivers."""
-        return self.maps[buffer].rows()
+        """Rows that a load of this buffer delivers, including the halo."""
+        return self.maps[buffer].rows(self.buffer_operands(buffer).w_halo)
+
+    def buffer_operands(self, buffer: int) -> Operands:
+        """The operands of the loads of one buffer, besides those that a tap has."""
+        return Operands()
 
     @property
     def groups(self) -> int:
@@ -285,8 +293,9 @@ class Lowering:
         return gradient
 
     def make_load(self, coords: tuple[int, ...], operands: Operands, buffer: int = 0) -> Load:
-        """A checked load of one buffer."""
+        """A checked load of one buffer, from (n, [d,] h, w, c)."""
         map, rows = self.maps[buffer], self.rows(buffer)
+        coords = self.order(coords)
         map.start(coords, *operands)
         return Load(self.operand, map.mode, coords, *operands, buffer, rows, rows * map.row_bytes)
 

@@ -159,13 +159,9 @@ def lowering_of(
         )
     element = element_type(dtype)
     walked = problem.K if operator == "dgrad" else problem.C
-    axes = range(problem.rank)
-    if phase is not None:
-        walks = [_phase_axis(phase, axis) for axis in axes]
-    elif operator == "dgrad":
-        walks = [_dgrad_axis(problem, axis) for axis in axes]
-    else:
-        walks = [_axis(problem, axis) for axis in axes]
+    if operator == "dgrad" and phase is None:
+        (phase,) = phases_of(problem)
+    axes = (_axis(problem, n, phase) for n in range(problem.rank))
     share = walked // problem.groups
     return MODES[mode](
         problem=problem,
@@ -173,7 +169,7 @@ def lowering_of(
         mode=mode,
         N=problem.N,
         channels=walked,
-        axes=tuple(walks),
+        axes=tuple(axes),
         tile_m=integer("tile_m", tile_m),
         tile_c=default_channels(share, problem.groups, element, swizzle)
         if channels is None
@@ -185,29 +181,13 @@ def lowering_of(
     )
 
 
-def _axis(problem: Problem, axis: int) -> AxisWalk:
-    return AxisWalk(
-        problem.size[axis],
-        problem.kernel[axis],
-        problem.stride[axis],
-        problem.dilation[axis],
-        problem.pad_lo[axis],
-        problem.pad_hi[axis],
-        problem.output[axis],
-    )
-
-
-def _dgrad_axis(problem: Problem, axis: int) -> AxisWalk:
-    """The axis of a dgrad with stride 1: the flipped filter over dy."""
-    taps, dilation = problem.kernel[axis], problem.dilation[axis]
-    reach = (taps - 1) * dilation
-    low, high = reach - problem.pad_lo[axis], reach - problem.pad_hi[axis]
-    flipped = slice(taps - 1, None, -1)
-    return AxisWalk(problem.output[axis], taps, 1, dilation, low, high, problem.size[axis], flipped)
-
-
-def _phase_axis(phase: Phase, axis: int) -> AxisWalk:
-    walk = _axis(phase.problem, axis)
+def _axis(problem: Problem, axis: int, phase: Phase | None) -> AxisWalk:
+    """An axis of a problem, or of the fprop of a stride phase, with the taps that it has."""
+    of = problem if phase is None else phase.problem
+    sizes = (of.size, of.kernel, of.stride, of.dilation, of.pad_lo, of.pad_hi, of.output)
+    walk = AxisWalk._make([*(size[axis] for size in sizes), slice(None), slice(None)])
+    if phase is None:
+        return walk
     return walk._replace(filter_taps=phase.taps[axis], pixels=phase.pixels[axis])
 
 
@@ -256,9 +236,7 @@ def _way_out(finding: Finding, lowering: Lowering) -> str:
 def candidates(problem: Problem, mode: str, operator: str) -> Iterator[Lowering]:
     """The lowerings whose walk a map of this mode may have: also permuted ones, and all phases."""
     modes = [mode, "w_sm90"] if mode == "im2col" else [mode]
-    phases: list[Phase | None] = [None]
-    if operator == "dgrad" and set(problem.stride) != {1}:
-        phases = list(phases_of(problem))
+    phases: list[Phase | None] = [*phases_of(problem)] if operator == "dgrad" else [None]
     for name in modes:
         for phase in phases:
             fields = (128, None, np.uint8, "128B", None, None)

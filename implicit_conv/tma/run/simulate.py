@@ -12,7 +12,7 @@ import numpy.typing as npt
 from implicit_conv.kernels import walk as steps
 from implicit_conv.kernels.walk import Axis
 from implicit_conv.tma.maps.limits import Start
-from implicit_conv.tma.maps.maps import Im2colMap, Im2colWideMap, TensorMap
+from implicit_conv.tma.maps.maps import TensorMap
 from implicit_conv.tma.maps.tiled import TiledMap
 
 Array = npt.NDArray[Any]
@@ -201,14 +201,16 @@ def trace(map: TensorMap, start: Start, order: npt.NDArray[np.int64]) -> npt.NDA
     """Rows x (n, d, h, w): the pixels of the walk that `order` lists."""
     if isinstance(map, TiledMap):
         return box_positions(map, start.coords)
-    assert isinstance(map, (Im2colMap, Im2colWideMap))
-    depth, height, width = map.axes(start.w_offset)
-    n = start.coords[0]
+    m, n = map.description, start.coords[0]
+    boxes = zip(m.sizes, m.lower, m.upper, m.step, strict=True)
+    *outer, width = (Axis(size, low, size + up, step) for size, low, up, step in boxes)
     d, h, w = (0,) * (5 - map.rank) + start.coords[1:-1]
-    if isinstance(map, Im2colWideMap):  # W carries to N; d and h do not change
+    if m.wide:  # W carries to N; d and h do not change
+        width = steps.wide_axis(width, start.w_offset)
         columns, carries = along(order, w + start.w_offset, width)
         fixed = np.broadcast_to(np.array([d, h]), (len(order), 2))
         return np.column_stack([n + carries, fixed, columns])
+    depth, height = [Axis(1)] * (2 - len(outer)) + outer
     columns, carries = along(order, w, width)
     lines, carries = along(carries, h, height)
     planes, carries = along(carries, d, depth)

@@ -18,11 +18,10 @@ import numpy.typing as npt
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels import walk as steps
-from implicit_conv.problem.schedule import KBlock, Load, Tap, slots_per_row
+from implicit_conv.problem.schedule import KBlock, Tap, slots_per_row
 from implicit_conv.tma.maps.limits import CORNER_BITS, HALO_END, OFFSET_BITS, W_OFFSET_END
 from implicit_conv.tma.maps.maps import Im2colMap, Im2colWideMap, TensorMap
 from implicit_conv.tma.run.lowering import AxisBox, Lowering, Operands
-from implicit_conv.tma.run.simulate import Array
 
 
 @dataclass(frozen=True)
@@ -92,10 +91,6 @@ class WideLowering(Lowering):
             )
         return (map,) * self.buffers
 
-    def rows(self, buffer: int) -> int:
-        """Rows that a load of this buffer delivers, including the halo."""
-        return self.maps[buffer].rows(self.halo(buffer))
-
     @property
     def row_tiles(self) -> int:
         """Tiles of one output row."""
@@ -129,12 +124,9 @@ class WideLowering(Lowering):
                 continue  # the row is padding and adds zeros
             taps = tuple(self._tap((*tap, s)) for s in range(self.width.taps))
             for c in self.group_channels(group):
-                loads = tuple(self.load((n, *at, w, c), b) for b in range(self.buffers))
-                yield KBlock(loads, taps)
-
-    def load(self, coords: tuple[int, ...], buffer: int) -> Load:
-        """The load of one phase buffer."""
-        return self.make_load(coords, self.buffer_operands(buffer), buffer)
+                start, buffers = (n, *at, w, c), range(self.buffers)
+                loads = (self.make_load(start, self.buffer_operands(b), b) for b in buffers)
+                yield KBlock(tuple(loads), taps)
 
     def buffer_operands(self, buffer: int) -> Operands:
         """The operands of the loads of one phase buffer."""
@@ -220,7 +212,7 @@ class PermutedLowering(WideLowering):
 
     def _map(self, halo: int, overrun: int) -> Im2colMap:
         outer = self.rank - 3  # axes that the walk leaves alone
-        strides = self.strides or _packed_strides(super().shape, self.dtype.itemsize)
+        strides = self.strides or self._packed_strides()
         images = ([0], [overrun]) if outer else ([], [])
         return Im2colMap(
             shape=self.shape,
@@ -232,36 +224,19 @@ class PermutedLowering(WideLowering):
             **self.common,
         )
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the walked tensor with the axes of the map, ([d, h,] n, w, c)."""
-        return self._order(super().shape)
-
-    def _order(self, values: tuple[int, ...]) -> tuple[int, ...]:
-        """Values of (n, [d, h,] w, c) in the order of the map's axes."""
+    def order(self, values: tuple[int, ...]) -> tuple[int, ...]:
+        """Values of (n, [d, h,] w, c) in the order of the map's axes, ([d, h,] n, w, c)."""
         return *values[1:-2], values[0], *values[-2:]
 
     def is_permuted(self, strides: tuple[int, ...]) -> bool:
         """Whether byte strides are those of the map's axes: n's is at least that of the row."""
         return self.rank == 3 or (len(strides) > 2 and strides[-2] >= strides[-3])
 
-    def array(self, x: Array) -> Array:
-        """The tensor with the axes of the map."""
-        return x.transpose(self._order(tuple(range(x.ndim))))
-
-    def rows(self, buffer: int) -> int:
-        """Rows that a load of this buffer delivers, including the halo."""
-        return self.maps[buffer].rows()
-
-    def load(self, coords: tuple[int, ...], buffer: int) -> Load:
-        """The load of one phase buffer; its coordinates have the order of the map's axes."""
-        return self.make_load(self._order(coords), self.buffer_operands(buffer), buffer)
-
     def buffer_operands(self, buffer: int) -> Operands:
         """The operands of the loads of one phase buffer; the halo is in the map's pixels."""
         return Operands((*(0,) * (self.rank - 3), self.offset(buffer)))
 
-
-def _packed_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """Byte strides of the dimensions but the last of a packed tensor."""
-    return tuple(itemsize * math.prod(shape[i + 1 :]) for i in range(len(shape) - 1))
+    def _packed_strides(self) -> tuple[int, ...]:
+        """Byte strides of n, [d, h,] w of a packed tensor."""
+        shape = (*(axis.size for axis in self.axes), self.channels)
+        return tuple(self.dtype.itemsize * math.prod(shape[i:]) for i in range(len(shape)))

@@ -42,49 +42,51 @@ def _im2col(
     shape: tuple[int, ...], lower: int, upper: int, step: int, pixels: int, channels: int
 ) -> dict[str, Any]:
     spatial = len(shape) - 2
-    return {
-        "shape": shape,
-        "dtype": "float16",
-        "lower_corner": (lower,) * spatial,
-        "upper_corner": (upper,) * spatial,
-        "traversal_stride": step,
-        "pixels_per_column": pixels,
-        "channels_per_pixel": channels,
-    }
+    corners = {"lower_corner": (lower,) * spatial, "upper_corner": (upper,) * spatial}
+    return _walk(shape, step, pixels, channels) | corners
 
 
 def _wide(
     shape: tuple[int, ...], lower: int, upper: int, step: int, mode: str = "w", pixels: int = 128
 ) -> dict[str, Any]:
-    return {
-        "shape": shape,
-        "dtype": "float16",
-        "lower_corner_w": lower,
-        "upper_corner_w": upper,
-        "traversal_stride": step,
-        "pixels_per_column": pixels,
-        "channels_per_pixel": 64,
-        "mode": mode,
+    corners = {"lower_corner_w": lower, "upper_corner_w": upper, "mode": mode}
+    return _walk(shape, step, pixels, 64) | corners
+
+
+def _walk(shape: tuple[int, ...], step: int, pixels: int, channels: int) -> dict[str, Any]:
+    counts = {"pixels_per_column": pixels, "channels_per_pixel": channels}
+    return {"shape": shape, "dtype": "float16", "traversal_stride": step, **counts}
+
+
+def _buffers(
+    example: int, first: int, upper: int, stride: int, taps: tuple[str, ...], halos: tuple[int, ...]
+) -> dict[str, Example]:
+    """The figures of one of the two examples of im2col::w, a buffer each, and all buffers."""
+    fields = _wide((128, 9, 67, 64) if example == 1 else (128, 7, 7, 64), -1, upper, stride)
+    start, pairs = (7, 2, -1, 0), tuple((halo, number) for number, halo in enumerate(halos))
+    convolution = f"3-tap, stride-{stride} convolution"
+    figures = {
+        f"ptx-{first + n}": Example(
+            f"Figure {first + n}: Example {example}, buffer {n + 1}",
+            f"{tap} of {'the same convolution' if n else f'a {convolution}'}.",
+            fields,
+            start,
+            buffers=(pairs[n],),
+        )
+        for n, tap in enumerate(taps)
     }
+    title = f"Example {example}: {'both' if len(taps) == 2 else 'all three'} buffers"
+    both = Example(title, f"A {convolution} with padding 1.", fields, start, buffers=pairs)
+    return {**figures, f"ptx-example-{example}": both}
 
 
-ROW, EXAMPLE_1, EXAMPLE_2 = (128, 9, 7, 64), (128, 9, 67, 64), (128, 7, 7, 64)
-CONV_1 = _wide(EXAMPLE_1, -1, 0, 2)
-CONV_2 = _wide(EXAMPLE_2, -1, -1, 3)
+ROW = (128, 9, 7, 64)
 OUR_SIZES = "The documentation gives no sizes for this figure; we chose them."
 MISPRINT = (
     "As (n, h, w, c) the starts of Figures 14 and 15 lie outside their own boxes, and the "
     "documentation lists W before H in the corners too; so all three may be meant as (n, w, h, c)."
 )
-LINE = {
-    "shape": (4, 12, 16),
-    "dtype": "float16",
-    "lower_corner": (-1,),
-    "upper_corner": (-1,),
-    "traversal_stride": 2,
-    "pixels_per_column": 16,
-    "channels_per_pixel": 8,
-}
+LINE = _im2col((4, 12, 16), -1, -1, 2, 16, 8)
 CUBE = _im2col((2, 3, 4, 6, 16), -1, -1, 1, 40, 8)
 
 EXAMPLES = {
@@ -148,55 +150,8 @@ EXAMPLES = {
         (7, 2, 3, 0),
         buffers=((2, 0),),
     ),
-    "ptx-20": Example(
-        "Figure 20: Example 1, buffer 1",
-        "Taps 0 and 2 of a 3-tap, stride-2 convolution.",
-        CONV_1,
-        (7, 2, -1, 0),
-        buffers=((1, 0),),
-    ),
-    "ptx-21": Example(
-        "Figure 21: Example 1, buffer 2",
-        "Tap 1 of the same convolution.",
-        CONV_1,
-        (7, 2, -1, 0),
-        buffers=((0, 1),),
-    ),
-    "ptx-example-1": Example(
-        "Example 1: both buffers",
-        "A 3-tap, stride-2 convolution with padding 1.",
-        CONV_1,
-        (7, 2, -1, 0),
-        buffers=((1, 0), (0, 1)),
-    ),
-    "ptx-22": Example(
-        "Figure 22: Example 2, buffer 1",
-        "Tap 0 of a 3-tap, stride-3 convolution.",
-        CONV_2,
-        (7, 2, -1, 0),
-        buffers=((0, 0),),
-    ),
-    "ptx-23": Example(
-        "Figure 23: Example 2, buffer 2",
-        "Tap 1 of the same convolution.",
-        CONV_2,
-        (7, 2, -1, 0),
-        buffers=((0, 1),),
-    ),
-    "ptx-24": Example(
-        "Figure 24: Example 2, buffer 3",
-        "Tap 2 of the same convolution.",
-        CONV_2,
-        (7, 2, -1, 0),
-        buffers=((0, 2),),
-    ),
-    "ptx-example-2": Example(
-        "Example 2: all three buffers",
-        "A 3-tap, stride-3 convolution with padding 1.",
-        CONV_2,
-        (7, 2, -1, 0),
-        buffers=((0, 0), (0, 1), (0, 2)),
-    ),
+    **_buffers(1, 20, 0, 2, ("Taps 0 and 2", "Tap 1"), (1, 0)),
+    **_buffers(2, 22, -1, 3, ("Tap 0", "Tap 1", "Tap 2"), (0, 0, 0)),
     "line": Example(
         "A signal: im2col of (n, w, c), stride 2",
         "Tap 1 of a convolution of 3 taps with padding 1. Each image is a line of 12 samples.",

@@ -56,10 +56,9 @@ def save(picture: Picture, path: str | Path) -> None:
 def write(figure: Figure, path: Path, description: str) -> None:
     """Write a figure whose axes cover it; equal figures give equal files."""
     canvas = CANVASES[path.suffix](figure)
-    keys = {"svg": "Description", "png": "Description", "pdf": "Subject"}
-    metadata: dict[str, Any] = {keys[path.suffix[1:]]: f"digest {description}"}
-    if path.suffix == ".svg":
-        metadata["Date"] = None
+    key = "Subject" if path.suffix == ".pdf" else "Description"
+    undated: dict[str, Any] = {"Date": None} if path.suffix == ".svg" else {}
+    metadata = {key: f"digest {description}", **undated}
     canvas.print_figure(path, dpi=150, metadata=metadata)
     if path.suffix == ".svg":
         path.write_text(with_dark_colors(path.read_text(encoding="utf-8")), encoding="utf-8")
@@ -84,10 +83,10 @@ def with_dark_colors(svg: str) -> str:
     )
 
 
-def digest(picture: Picture) -> str:
-    """A hash of the picture and of this file, stored in a drawing to tell whether it is current."""
-    source = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
-    return hashlib.sha256((source + picture.digest).encode()).hexdigest()[:16]
+def digest(picture: object, *files: str) -> str:
+    """A hash of a picture and of the files that draw it, by which a drawing tells its own age."""
+    sources = (Path(file).read_bytes() for file in (__file__, *files))
+    return hashlib.sha256(b"".join([*sources, repr(picture).encode()])).hexdigest()[:16]
 
 
 class Places:
@@ -126,28 +125,19 @@ def kept(plane: Plane, axis: int) -> set[int]:
     return {position for position, mark in marked if mark.halo or mark.order == last}
 
 
-class Drawing:
-    """Lays out planes and shared memory on one figure."""
+class Canvas:
+    """A figure whose axes cover it, in inches from its upper left corner."""
 
-    def __init__(self, picture: Picture):
-        self.picture = picture
+    def __init__(self) -> None:
         self.figure = Figure(layout=None, facecolor=PAPER)
         self.axes: Axes = self.figure.add_axes((0, 0, 1, 1))
         self.axes.set_axis_off()
-        self.right = 0.0
-        top = self._title()
-        ends = self._planes(top)
-        self.right = max(self.right, ends[0])
-        beside = len(picture.buffers) == 1 and len(picture.buffers[0].rows) <= COLUMN_ROWS
-        if beside and ends[0] + GAP + ROW_WIDTH + MARGIN <= WIDTH:
-            end = self._memory(ends[0] + GAP, top)
-        else:
-            end = self._memory(MARGIN, ends[1] + GAP)
-        bottom = self._legend(max(ends[1], end) + 0.3)
-        width = max(self.right + MARGIN, 5.0)
-        self.figure.set_size_inches(width, bottom)
+
+    def resize(self, width: float, height: float) -> None:
+        """Give the figure its size."""
+        self.figure.set_size_inches(width, height)
         self.axes.set_xlim(0, width)
-        self.axes.set_ylim(bottom, 0)
+        self.axes.set_ylim(height, 0)
 
     def text(self, x: float, y: float, text: str, points: float = DIGITS, **more: Any) -> None:
         """Add text, vertically centred on y."""
@@ -157,6 +147,24 @@ class Drawing:
     def rectangle(self, x: float, y: float, width: float, height: float, **style: Any) -> None:
         """Add a rectangle with its upper left corner at (x, y)."""
         self.axes.add_patch(Rectangle((x, y), width, height, clip_on=False, **style))
+
+
+class Drawing(Canvas):
+    """Lays out planes and shared memory on one figure."""
+
+    def __init__(self, picture: Picture):
+        super().__init__()
+        self.picture, self.right = picture, 0.0
+        top = self._title()
+        ends = self._planes(top)
+        self.right = max(self.right, ends[0])
+        beside = len(picture.buffers) == 1 and len(picture.buffers[0].rows) <= COLUMN_ROWS
+        if beside and ends[0] + GAP + ROW_WIDTH + MARGIN <= WIDTH:
+            end = self._memory(ends[0] + GAP, top)
+        else:
+            end = self._memory(MARGIN, ends[1] + GAP)
+        bottom = self._legend(max(ends[1], end) + 0.3)
+        self.resize(max(self.right + MARGIN, 5.0), bottom)
 
     def _title(self) -> float:
         self.text(MARGIN, 0.3, self.picture.title, 13, weight="bold")
@@ -218,12 +226,13 @@ class Drawing:
 
     def _mark(self, marks: list[Mark], x: float, y: float, width: float) -> None:
         """Draw the visits of one pixel by one buffer."""
-        color, edge = _color(marks[0]), 0.014
+        b, edge = marks[0].buffer, 0.014
+        color = _color(b, marks[0].group)
         self._tile(x + edge, y + edge, width - 2 * edge, CELL - 2 * edge, color, marks[0].filled)
         halo = next((mark for mark in marks if mark.halo), None)
         if halo is not None:
             inner = (x + 2 * edge, y + 2 * edge, width - 4 * edge, CELL - 4 * edge)
-            self._halo(*inner, _color(halo) if halo.group >= 0 else INK)
+            self._halo(*inner, _color(b, halo.group) if halo.group >= 0 else INK)
         orders = sorted({mark.order for mark in marks})
         label = str(orders[0]) if len(orders) == 1 else f"{orders[0]}+"
         points = DIGITS if width == CELL and len(label) < 4 else DIGITS - 2.2
@@ -240,12 +249,8 @@ class Drawing:
         self, x: float, y: float, width: float, height: float, color: str, filled: bool
     ) -> None:
         """Draw a cell in its colour, hatched if the copy fills it."""
-        style: dict[str, Any]
-        if filled:
-            style = {"facecolor": PAPER, "edgecolor": color, "hatch": "/////", "linewidth": 0.5}
-        else:
-            style = {"facecolor": tint(color), "edgecolor": color, "linewidth": 0.5}
-        self.rectangle(x, y, width, height, **style)
+        inside = {"facecolor": PAPER, "hatch": "/////"} if filled else {"facecolor": tint(color)}
+        self.rectangle(x, y, width, height, **inside, edgecolor=color, linewidth=0.5)
 
     def _halo(self, x: float, y: float, width: float, height: float, color: str = INK) -> None:
         self.rectangle(x, y, width, height, facecolor="none", edgecolor=color, linewidth=1.8)
@@ -260,7 +265,7 @@ class Drawing:
         single: str = INK,
     ) -> None:
         """Draw a bounding box and mark its corners; several boxes are inset, so that all show."""
-        color = single if count == 1 else COLORS[box.buffer % len(COLORS)]
+        color = single if count == 1 else _color(box.buffer)
         inset = 0.03 * index - 0.016
         (left, top), (down, across) = origin, places
         x0, x1 = (left + across.edge(x) * CELL for x in (box.first[1], box.last[1] + 1))
@@ -291,7 +296,7 @@ class Drawing:
         return end
 
     def _buffer(self, b: int, buffer: Buffer, left: float, top: float, columns: int) -> float:
-        color, many = COLORS[b % len(COLORS)], len(self.picture.buffers) > 1
+        color, many = _color(b), len(self.picture.buffers) > 1
         words = textwrap.wrap(buffer.title, int(columns * (ROW_WIDTH + 0.08) / 0.094))
         for part in words:
             self.text(left, top, part, 10, weight="bold", color=color if many else INK)
@@ -301,23 +306,22 @@ class Drawing:
         rows = Places(range(count), room if count <= room else room - 1)
         per_column = -(-len(rows) // columns) if len(rows) > 16 else len(rows)
         top += 0.1
-        used = -(-len(rows) // per_column)
-        for column in range(used):
-            self.text(left + column * (ROW_WIDTH + 0.08), top, head, color=FAINT)
+        lefts = [left + n * (ROW_WIDTH + 0.08) for n in range(-(-len(rows) // per_column) + 1)]
+        for x in lefts[:-1]:
+            self.text(x, top, head, color=FAINT)
         top += 0.12
         for place, number in rows:
             column, line = divmod(place, per_column)
-            at = left + column * (ROW_WIDTH + 0.08), top + line * ROW_HEIGHT
-            self._row(buffer.rows[number], *at, b)
+            self._row(buffer.rows[number], lefts[column], top + line * ROW_HEIGHT, b)
         for gap in rows.gaps:
             column, line = divmod(gap, per_column)
-            x = left + column * (ROW_WIDTH + 0.08) + ROW_WIDTH / 2
+            x = lefts[column] + ROW_WIDTH / 2
             self._gap(x, top + (line + 0.5) * ROW_HEIGHT, "···", 90)
-        self.right = max(self.right, left + used * (ROW_WIDTH + 0.08), left + len(words[0]) * 0.085)
+        self.right = max(self.right, lefts[-1], left + len(words[0]) * 0.085)
         return top + per_column * ROW_HEIGHT
 
     def _row(self, row: Row, x: float, y: float, buffer: int) -> None:
-        color = COLORS[(buffer if row.group < 0 else row.group) % len(COLORS)]
+        color = _color(buffer, row.group)
         number, middle = 0.33, y + ROW_HEIGHT / 2
         tile = (x + number, y, ROW_WIDTH - number, ROW_HEIGHT)
         self._tile(*tile, color, row.filled)
@@ -356,40 +360,42 @@ class Drawing:
         return y + 0.3
 
     def _sign(self, kind: str, x: float, y: float, unit: float) -> None:
-        if kind == "wrap":
+        box = {"facecolor": "none", "edgecolor": INK, "linestyle": (0, (3, 1.5)), "linewidth": 1.6}
+        plain = {
+            "pixel": {"facecolor": PIXEL, "edgecolor": LINE, "linewidth": 0.8},
+            "box": box,
+            "shifted": {**box, "edgecolor": FAINT, "linewidth": 1},
+        }
+        if kind in plain:
+            self.rectangle(x, y, unit, unit, **plain[kind])
+        elif kind == "wrap":
             self.text(x, y + unit / 2, "↵", 11)
         elif kind == "corner":
             self._corner(x, y, unit * 0.7)
         elif kind == "end":
             self._corner(x + unit, y + unit, -unit * 0.7)
-        elif kind == "pixel":
-            self.rectangle(x, y, unit, unit, facecolor=PIXEL, edgecolor=LINE, linewidth=0.8)
-        elif kind in ("box", "shifted"):
-            color, width = (INK, 1.6) if kind == "box" else (FAINT, 1)
-            style = {"facecolor": "none", "edgecolor": color, "linestyle": (0, (3, 1.5))}
-            self.rectangle(x, y, unit, unit, linewidth=width, **style)
         else:
             self._tile(x, y, unit, unit, COLORS[0], kind == "fill")
             if kind == "halo":
                 self._halo(x + 0.02, y + 0.02, unit - 0.04, unit - 0.04)
 
 
-def _color(mark: Mark) -> str:
+def _color(buffer: int, group: int = -1) -> str:
     """The colour of a visit: that of its group of im2col::w::128, or of its buffer."""
-    return COLORS[(mark.buffer if mark.group < 0 else mark.group) % len(COLORS)]
+    return COLORS[(buffer if group < 0 else group) % len(COLORS)]
 
 
-def tint(color: str, strength: float = 0.3) -> str:
+def tint(color: str) -> str:
     """The colour mixed with white, so that dark text on it is legible."""
-    return _hex(1 - strength + strength * part for part in to_rgb(color))
+    return _mixed(color, PAPER, 0.3)
 
 
-def shade(color: str, strength: float = 0.45) -> str:
+def shade(color: str) -> str:
     """The colour mixed with the dark paper, so that light text on it is legible."""
-    mixed = zip(to_rgb(color), to_rgb(DARK[PAPER]), strict=True)
-    return _hex(strength * part + (1 - strength) * paper for part, paper in mixed)
+    return _mixed(color, DARK[PAPER], 0.45)
 
 
-def _hex(parts: Iterable[float]) -> str:
-    red, green, blue = parts
+def _mixed(color: str, paper: str, strength: float) -> str:
+    parts = zip(to_rgb(color), to_rgb(paper), strict=True)
+    red, green, blue = (strength * part + (1 - strength) * other for part, other in parts)
     return str(to_hex((red, green, blue)))

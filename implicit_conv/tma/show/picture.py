@@ -7,10 +7,10 @@ not move along d and h. Each copy fills one buffer.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 from implicit_conv.kernels.walk import W128_GROUP
 from implicit_conv.tma.maps.maps import Im2colMap, Im2colWideMap, TensorMap
@@ -90,10 +90,19 @@ class Picture:
     notes: list[str] = field(default_factory=list)
     box_name: str = "bounding box"
 
+
+class Copies(NamedTuple):
+    """Copies from one start, with their walks and their (w_halo, w_offset)."""
+
+    coords: Sequence[int]
+    offsets: Sequence[int] | None
+    walks: Sequence[Walk]
+    buffers: Sequence[tuple[int, int]]
+
     @property
-    def digest(self) -> str:
-        """A hash of the picture."""
-        return hashlib.sha256(repr(self).encode()).hexdigest()[:16]
+    def pixels(self) -> list[list[int]]:
+        """The pixels of all rows."""
+        return [row for walked in self.walks for row in walked.coordinates.tolist()]
 
 
 def picture(
@@ -118,7 +127,8 @@ def picture(
     walks = [walk(map, coords, offsets, *buffer, halo_order=halo_order) for buffer in buffers]
     letters = map.description.dims[:-1]
     makers = {"tiled": _tiled_planes, "im2col": _im2col_planes}
-    planes = makers.get(map.mode, _wide_planes)(map, coords, offsets, walks, buffers)
+    copies = Copies(coords, offsets, walks, buffers)
+    planes = makers.get(map.mode, _wide_planes)(map, copies)
     for b, walked in enumerate(walks):
         _place(planes, b, map, walked)
     shown = [planes[key] for key in sorted(planes)]
@@ -134,7 +144,7 @@ def picture(
         )
     return Picture(
         title=title or f"{_mode_name(map)} of {_sizes(map)}",
-        subtitle=_subtitle(map, coords, offsets, buffers),
+        subtitle=_subtitle(map, copies),
         letters=letters,
         planes=tuple(shown),
         buffers=tuple(_buffer(b, map, walked, buffers) for b, walked in enumerate(walks)),
@@ -169,13 +179,8 @@ def _sizes(map: TensorMap) -> str:
     return " ".join(f"{a}={size}" for a, size in zip(letters, map.shape, strict=True))
 
 
-def _subtitle(
-    map: TensorMap,
-    coords: Sequence[int],
-    offsets: Sequence[int] | None,
-    buffers: Sequence[tuple[int, int]],
-) -> str:
-    m = map.description
+def _subtitle(map: TensorMap, copies: Copies) -> str:
+    m, (coords, offsets, _, buffers) = map.description, copies
     if m.tiled:
         text = f"box {' x '.join(_texts(m.box))}, start ({', '.join(_texts(coords))})"
         steps = f", step {' x '.join(_texts(m.step))}" if set(m.step) != {1} else ""
@@ -209,17 +214,15 @@ def _buffer(b: int, map: TensorMap, walked: Walk, buffers: Sequence[tuple[int, i
         title += f": w_offset {w_offset}, w_halo {w_halo}"
     rows = (
         Row(index, order, tuple(coordinates), filled, halo, _group(map, order, halo))
-        for index, (order, coordinates, filled, halo) in enumerate(
-            zip(
-                walked.order.tolist(),
-                walked.coordinates.tolist(),
-                walked.filled.tolist(),
-                walked.halo.tolist(),
-                strict=True,
-            )
-        )
+        for index, (order, coordinates, filled, halo) in enumerate(_visits(walked))
     )
     return Buffer(f"{title}, {walked.bytes} bytes", tuple(rows))
+
+
+def _visits(walked: Walk) -> Iterator[tuple[int, list[int], bool, bool]]:
+    """(order, pixel, filled, halo) of each row."""
+    arrays = (walked.order, walked.coordinates, walked.filled, walked.halo)
+    return zip(*(array.tolist() for array in arrays), strict=True)
 
 
 def _position(map: TensorMap, coordinates: Sequence[int]) -> tuple[tuple[int, ...], Cell]:
@@ -237,16 +240,7 @@ def _position(map: TensorMap, coordinates: Sequence[int]) -> tuple[tuple[int, ..
 
 def _place(planes: dict[tuple[int, ...], Plane], buffer: int, map: TensorMap, walked: Walk) -> None:
     """Enter the visits of one walk into the planes."""
-    ordered = sorted(
-        zip(
-            walked.order.tolist(),
-            walked.coordinates.tolist(),
-            walked.filled.tolist(),
-            walked.halo.tolist(),
-            strict=True,
-        ),
-        key=lambda visit: (visit[0], visit[3]),
-    )
+    ordered = sorted(_visits(walked), key=lambda visit: (visit[0], visit[3]))
     for order, coordinates, filled, halo in ordered:
         key, cell = _position(map, coordinates)
         mark = Mark(buffer, order, filled, halo, _group(map, order, halo))
@@ -262,16 +256,9 @@ def _span(values: Sequence[int], size: int, corners: Sequence[int]) -> range:
     return range(min(0, *values, *corners), max(size - 1, *values, *corners) + 1)
 
 
-def _im2col_planes(
-    map: TensorMap,
-    coords: Sequence[int],
-    offsets: Sequence[int] | None,
-    walks: Sequence[Walk],
-    buffers: Sequence[tuple[int, int]],
-) -> dict[tuple[int, ...], Plane]:
-    m, letters = map.description, map.description.dims[:-1]
-    positions = [row for walked in walks for row in walked.coordinates.tolist()]
-    placed = [_position(map, row) for row in positions]
+def _im2col_planes(map: TensorMap, copies: Copies) -> dict[tuple[int, ...], Plane]:
+    m, letters, offsets = map.description, map.description.dims[:-1], copies.offsets
+    placed = [_position(map, row) for row in copies.pixels]
     cells = [cell for _, cell in placed]
     corners = _corner_words(m.lower, m.upper)
     flat = map.rank == 3
@@ -300,15 +287,9 @@ def _corner_words(lower: Sequence[int], upper: Sequence[int]) -> tuple[str, str]
     return f"lower corner ({low})", f"upper corner ({high}), from the last pixel"
 
 
-def _tiled_planes(
-    map: TensorMap,
-    coords: Sequence[int],
-    offsets: Sequence[int] | None,
-    walks: Sequence[Walk],
-    buffers: Sequence[tuple[int, int]],
-) -> dict[tuple[int, ...], Plane]:
+def _tiled_planes(map: TensorMap, copies: Copies) -> dict[tuple[int, ...], Plane]:
     """The last two dimensions but for that of the rows; the box is what the copy covers."""
-    placed = [_position(map, row) for walked in walks for row in walked.coordinates.tolist()]
+    placed = [_position(map, row) for row in copies.pixels]
     cells, letters = [cell for _, cell in placed], map.description.dims[:-1]
     size = _position(map, map.shape[:-1])[1]
     size = (size[0] or 1, size[1] or 1)
@@ -318,30 +299,18 @@ def _tiled_planes(
     planes = {}
     for key in dict.fromkeys(key for key, _ in placed):
         title = ", ".join(f"[{axis}] = {x}" for axis, x in zip(letters, key, strict=False))
-        planes[key] = Plane(
-            title or "tensor",
-            names,
-            size,
-            down,
-            across,
-            [Box(0, first, last)],
-        )
+        box = [Box(0, first, last)]
+        planes[key] = Plane(title or "tensor", names, size, down, across, box)
     return planes
 
 
-def _wide_planes(
-    map: TensorMap,
-    coords: Sequence[int],
-    offsets: Sequence[int] | None,
-    walks: Sequence[Walk],
-    buffers: Sequence[tuple[int, int]],
-) -> dict[tuple[int, ...], Plane]:
+def _wide_planes(map: TensorMap, copies: Copies) -> dict[tuple[int, ...], Plane]:
     m, letters = map.description, map.description.dims[:-1]
-    cells = [(row[0], row[-1]) for walked in walks for row in walked.coordinates.tolist()]
+    cells, buffers = [(row[0], row[-1]) for row in copies.pixels], copies.buffers
     down = range(min(n for n, _ in cells), max(n for n, _ in cells) + 1)
     ends = [(m.lower[0] + off, m.sizes[0] - 1 + m.upper[0] + off) for _, off in buffers]
     across = _span([w for _, w in cells], m.sizes[0], [end for pair in ends for end in pair])
-    fixed = ", ".join(f"{a} = {x}" for a, x in zip(letters[1:-1], coords[1:-2], strict=True))
+    fixed = ", ".join(f"{a} = {x}" for a, x in zip(letters[1:-1], copies.coords[1:-2], strict=True))
     title = f"images at {fixed}" if fixed else "images"
     corners = _corner_words(m.lower, m.upper) if len(ends) == 1 and buffers[0][1] == 0 else ()
     boxes = [
