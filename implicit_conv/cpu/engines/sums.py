@@ -8,6 +8,7 @@ from typing import Any
 from implicit_conv.cpu.candidates.candidate import Candidate
 from implicit_conv.cpu.engines.runner import Runner
 from implicit_conv.cpu.machine.arch import CpuArch
+from implicit_conv.cpu.run.packed import PackedParts
 from implicit_conv.problem.schedule import Load
 
 
@@ -66,3 +67,15 @@ class SumEngine(Runner):
     def trace(self) -> list[Load]:
         """The loads of all plans, with the coordinates of each one's own arrays."""
         return [load for engine in self.engines for load in engine.trace()]
+
+    @abstractmethod
+    def explain(self) -> str:
+        """The text of `Plan.explain`."""
+
+    @abstractmethod
+    def pack(self, w: object) -> PackedParts:
+        """The packed filters of all plans; see `Plan.pack`."""
+
+    @abstractmethod
+    def tuned(self, filters: str) -> SumEngine:
+        """The plan with the fastest candidates of each; see `Plan.tune`."""
