@@ -7,7 +7,6 @@ for the caller's arguments: it is run once, for one pixel, on functions that not
 from __future__ import annotations
 
 import functools
-import importlib.util
 import inspect
 import threading
 from collections.abc import Sequence
@@ -15,7 +14,6 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from scipy.ndimage import _filters as scipy_filters
 
 from implicit_conv import ndimage
 from implicit_conv.arrays.arrays import Array
@@ -132,14 +130,10 @@ class Notes(threading.local):
 
 
 @functools.cache
-def _noting() -> ModuleType:
-    """A copy of scipy's module of filters that calls `Notes`."""
-    spec = importlib.util.find_spec(scipy_filters.__name__)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.__dict__["_nd_image"] = Notes()
-    return module
+def _noting() -> tuple[ModuleType, Notes]:
+    """A copy of scipy's module of filters that calls `Notes`, and these."""
+    notes = Notes()
+    return entries.scipy_filters_with(notes), notes
 
 
 def _reaches(name: str, pixel: Array, given: dict[str, Any]) -> list[tuple[int, int, str]]:
@@ -148,8 +142,7 @@ def _reaches(name: str, pixel: Array, given: dict[str, Any]) -> list[tuple[int, 
     A filter computes one pass along an axis at most of what it has computed before, so that the
     widest pass is its reach.
     """
-    module = _noting()
-    notes = module.__dict__["_nd_image"]
+    module, notes = _noting()
     notes.reaches = []
     getattr(module, name)(pixel, **given)
     found = [(0, 0, "zeros")] * pixel.ndim
