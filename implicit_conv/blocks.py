@@ -40,6 +40,12 @@ class Block(NamedTuple):
         """The number of pixels that the operator is given."""
         return sum(abs(_stop(run) - run.start) for run in self.runs) or 1
 
+    def moved(self, pixels: int) -> Block:
+        """The block where the pixels of x have other indices, greater by `pixels`."""
+        ends = [(run.start + pixels, _stop(run) + pixels, run.step) for run in self.runs]
+        runs = (slice(start, stop if stop >= 0 else None, step) for start, stop, step in ends)
+        return Block(tuple(runs), self.pads)
+
 
 @dataclass(frozen=True)
 class Axis:
@@ -107,7 +113,7 @@ class Axis:
         cropped = max(0, -self.pad_lo)  # negative padding crops x before the rest is padded
         size = self.size - cropped - max(0, -self.pad_hi)
         runs, pads = repeated(first - cropped, end - cropped, size, self.mode)
-        return Block(tuple(shifted(run, cropped) for run in runs), pads)
+        return Block(runs, pads).moved(cropped)
 
     def _transposed(self, start: int, stop: int, low: int, high: int) -> Block:
         """A block of a transposed convolution that reads the pixels low .. high - 1."""
@@ -186,14 +192,6 @@ def _folded(first: int, end: int, size: int, mode: str) -> Iterator[slice]:
 
 def _stop(run: slice) -> int:
     return -1 if run.stop is None else int(run.stop)
-
-
-def shifted(run: slice, pixels: int) -> slice:
-    """A run whose pixels have other indices, greater by `pixels`."""
-    if not pixels:
-        return run
-    stop = _stop(run) + pixels
-    return slice(run.start + pixels, stop if stop >= 0 else None, run.step)
 
 
 def ranges(sizes: Sequence[int]) -> list[tuple[int, int]]:

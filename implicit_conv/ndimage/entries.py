@@ -130,13 +130,17 @@ class Entries:
 @functools.cache
 def scipy_filters_on(precision: Precision, nan: str = PROPAGATE) -> ModuleType:
     """A copy of scipy's module of filters that calls these `Entries`."""
-    entries = Entries(precision, nan)
+    return scipy_filters_with(Entries(precision, nan))
+
+
+def scipy_filters_with(compiled: object) -> ModuleType:
+    """A copy of scipy's module of filters that calls `compiled` in place of its C functions."""
     spec = importlib.util.find_spec(scipy_filters.__name__)
     if spec is None or spec.loader is None:
         raise ImportError(f"the source of {scipy_filters.__name__} cannot be found")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    module.__dict__["_nd_image"] = entries
+    module.__dict__["_nd_image"] = compiled
     return module
 
 

@@ -4,92 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from numpy.typing import ArrayLike
 
-from implicit_conv.arrays.arrays import Array, Binding, Operand, Y
+from implicit_conv.arrays.arrays import Array, Operand, Y
 from implicit_conv.arrays.libraries import as_library_of
 from implicit_conv.cache import CALLS, PLANS, cached_property, keep_first
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import Load
 
+if TYPE_CHECKING:
+    from implicit_conv.cpu.engines.engine import CpuEngine
+    from implicit_conv.cpu.engines.sums import SumEngine
+    from implicit_conv.cpu.run.packed import PackedFilter, PackedParts
+    from implicit_conv.gpu.run.engine import GpuEngine
+    from implicit_conv.gpu.run.filter import GpuFilter
 
-class PackedFilter(Protocol):
-    """A filter that `Plan.pack` returned, on the CPU or on a GPU."""
-
-    @property
-    def operand(self) -> object:
-        """The filter as kernels take it."""
-
-
-class Engine(Protocol):
-    """The planned computation behind a Plan: `cpu.engine.CpuEngine` or `gpu.engine.GpuEngine`."""
-
-    @property
-    def problem(self) -> Problem:
-        """The convolution, in the caller's layouts."""
-
-    @property
-    def arch(self) -> Any:
-        """The machine that the plan is for."""
-
-    @property
-    def candidates(self) -> tuple[Any, ...]:
-        """The kernels that were considered."""
-
-    @property
-    def algorithm(self) -> str:
-        """The algorithm of the first candidate."""
-
-    @property
-    def workspace_bytes(self) -> int:
-        """Bytes of scratch memory, without arrays and packed filter."""
-
-    @property
-    def packed_bytes(self) -> int:
-        """Bytes of the packed filter."""
-
-    @property
-    def peak_bytes(self) -> int:
-        """Bytes of scratch memory, packed filter and output together."""
-
-    def explain(self) -> str:
-        """See `Plan.explain`."""
-
-    def trace(self) -> list[Load]:
-        """See `Plan.trace`."""
-
-    def pack(self, w: Any) -> PackedFilter:
-        """See `Plan.pack`."""
-
-    def tuned(self, filters: str) -> Any:
-        """An engine with the fastest candidates; see `Plan.tune`."""
-
-    def operands(self, x: Any, w: Any) -> tuple[Any, Any]:
-        """`x` and `w` after their checks, as `run` takes them."""
-
-    def run(self, x: Any, w: Any, bias: Any, residual: Any, out: Any, scale: Any = None) -> Any:
-        """The result for `operands`; see `Plan.__call__`."""
-
-    def repeated(
-        self,
-        given: tuple[Any, Any],
-        operands: tuple[Any, Any],
-        bias: Any,
-        residual: Any,
-        out: Any,
-        y: Any,
-    ) -> Any:
-        """The call by which `run` got `y`, as a `RepeatedCall`; None if it took more. `operands`
-        are x and w as the engine takes those that were given.
-        """
-
-    def ready(self, binding: Binding) -> Any:
-        """The call that `run` makes for arrays of these strides; None if `run` does more."""
-
-    def prepared(self, x: Any, w: Any, bias: Any, residual: Any, out: Any) -> Callable[[], Array]:
-        """See `Plan.prepare`."""
+Engine: TypeAlias = "CpuEngine | SumEngine | GpuEngine"  # the planned computation behind a Plan
+Packed: TypeAlias = "PackedFilter | PackedParts | GpuFilter"  # a filter that `Plan.pack` returned
 
 
 @dataclass(frozen=True)
@@ -98,7 +31,7 @@ class Plan:
 
     Attributes
     ----------
-    engine : CpuEngine or GpuEngine
+    engine : CpuEngine, SumEngine or GpuEngine
         Problem, machine and candidates.
     """
 
@@ -186,7 +119,7 @@ class Plan:
         """
         return self.engine.trace()
 
-    def pack(self, w: ArrayLike) -> PackedFilter:
+    def pack(self, w: ArrayLike) -> Packed:
         """Pack a filter once, for many calls.
 
         Packing is not part of these calls, so that another kernel may be the fastest one for them
@@ -214,7 +147,7 @@ class Plan:
     def prepare(
         self,
         x: Array,
-        w: ArrayLike | PackedFilter,
+        w: ArrayLike | Packed,
         out: Array,
         bias: ArrayLike | None = None,
         *,
@@ -285,7 +218,7 @@ class Plan:
     def __call__(
         self,
         x: Operand[Y],
-        w: ArrayLike | PackedFilter,
+        w: ArrayLike | Packed,
         bias: ArrayLike | None = None,
         *,
         scale: ArrayLike | None = None,
@@ -320,8 +253,8 @@ class Plan:
                 if (known is key or known == key) and not differing(x, read, bias, residual, out):
                     operand = filters.operand if packed else w
                     return call(x, operand, bias, out, residual)  # type: ignore[no-any-return]
-        operands = self.engine.operands(x, w)
-        y = self.engine.run(*operands, bias, residual, out, scale)
+        operands = first, second = self.engine.operands(x, w)
+        y: Any = self.engine.run(first, second, bias, residual, out, scale)
         if scale is None:
             call = self.engine.repeated((x, w), operands, bias, residual, out, y)
             if call is not None:

@@ -9,16 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from implicit_conv.arrays.arrays import Array, numpy_dtype
-from implicit_conv.blocks import Block, ranges, shifted
-from implicit_conv.operators.preparation import imports
-from implicit_conv.scale.operation import Operation, Span, operation, read
-from implicit_conv.settings import current, local
-
-if TYPE_CHECKING:
-    from implicit_conv.scale.image_operation import ImageFilter
+from implicit_conv.blocks import Block, ranges
+from implicit_conv.scale import lazy
+from implicit_conv.scale.operation import Operation, Span, read
 
 try:
     from cubed.core.ops import map_selection
@@ -33,12 +29,12 @@ class Chunks:
 
     Parameters
     ----------
-    own : Operation or ImageFilter
+    own : Operation
     spans : sequence of sequences of (start, stop)
         The chunks of the result along each axis.
     """
 
-    def __init__(self, own: Operation | ImageFilter, spans: Sequence[Sequence[Span]]) -> None:
+    def __init__(self, own: Operation, spans: Sequence[Sequence[Span]]) -> None:
         self._own, self._spans = own, spans
 
     def blocks(self, chunk: Sequence[int]) -> list[Block]:
@@ -64,11 +60,8 @@ class Chunks:
 
     def compute(self, x: Array, block_id: tuple[int, ...]) -> Array:
         """A chunk of the result from the part of x that it reads."""
-        blocks = [
-            Block(tuple(shifted(run, -block.extent[0]) for run in block.runs), block.pads)
-            for block in self.blocks(block_id)
-        ]
-        with local(num_threads=current().num_threads or 1):
+        blocks = [block.moved(-block.extent[0]) for block in self.blocks(block_id)]
+        with lazy.task_threads():
             return self._own.compute(read(x, blocks, x.dtype), blocks)
 
 
@@ -99,56 +92,9 @@ def _lazy(made: Callable[..., Any], name: str, x: Any, *args: Any, **kwargs: Any
     )
 
 
-def _convolution(name: str) -> Any:
-    """The function `name` of `implicit_conv`, for cubed arrays."""
-
-    def convolved(x: Any, w: Any, *args: Any, **kwargs: Any) -> Any:
-        return _lazy(operation, name, x, w, *args, **kwargs)
-
-    convolved.__name__ = convolved.__qualname__ = name
-    convolved.__doc__ = (
-        f"`implicit_conv.{name}` of a cubed array, without residual, out and device: lazy."
-    )
-    return convolved
-
-
-@imports
-def _image_operation() -> Any:
-    from implicit_conv.scale import image_operation
-
-    return image_operation
-
-
-def _image_filter(name: str) -> Any:
-    """The function `name` of `implicit_conv.ndimage`, for cubed arrays."""
-
-    def filtered(input: Any, *args: Any, **kwargs: Any) -> Any:  # scipy's name
-        return _lazy(_image_operation().image_filter, name, input, *args, **kwargs)
-
-    filtered.__name__ = filtered.__qualname__ = name
-    filtered.__doc__ = (
-        f"`implicit_conv.ndimage.{name}` of a cubed array, without channel_axis and an array as "
-        "output: lazy."
-    )
-    return filtered
-
-
-conv1d = _convolution("conv1d")
-conv2d = _convolution("conv2d")
-conv3d = _convolution("conv3d")
-conv_transpose1d = _convolution("conv_transpose1d")
-conv_transpose2d = _convolution("conv_transpose2d")
-conv_transpose3d = _convolution("conv_transpose3d")
-convolve = _image_filter("convolve")
-convolve1d = _image_filter("convolve1d")
-correlate = _image_filter("correlate")
-correlate1d = _image_filter("correlate1d")
-gaussian_filter = _image_filter("gaussian_filter")
-gaussian_filter1d = _image_filter("gaussian_filter1d")
-gaussian_gradient_magnitude = _image_filter("gaussian_gradient_magnitude")
-gaussian_laplace = _image_filter("gaussian_laplace")
-laplace = _image_filter("laplace")
-prewitt = _image_filter("prewitt")
-sobel = _image_filter("sobel")
-uniform_filter = _image_filter("uniform_filter")
-uniform_filter1d = _image_filter("uniform_filter1d")
+functions = lazy.functions(
+    _lazy,
+    "`implicit_conv.{name}` of a cubed array, without residual, out and device: lazy.",
+    "`implicit_conv.ndimage.{name}` of a cubed array, without channel_axis and an array as output: "
+    "lazy.",
+)

@@ -11,20 +11,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Union
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array, numpy_dtype
-from implicit_conv.blocks import Axis, Block, ranges, shifted
+from implicit_conv.blocks import Axis, Block, ranges
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
-from implicit_conv.operators.preparation import imports
-from implicit_conv.scale.operation import REFUSED, Operation, operation, read, signature
+from implicit_conv.scale import lazy
+from implicit_conv.scale.operation import Operation, read
 from implicit_conv.scale.sources import file_array
-from implicit_conv.settings import current, local
-
-if TYPE_CHECKING:
-    from implicit_conv.scale.image_operation import ImageFilter
 
 try:
     import dask
@@ -39,13 +35,12 @@ except ImportError as error:
         "implicit_conv.dask needs dask 2025.1 or newer: pip install 'dask[array]>=2025.1'"
     ) from error
 
-Work = Union[Operation, "ImageFilter"]  # what a task computes
 Chunks = tuple[tuple[int, ...], ...]  # the sizes of the chunks along each axis
 SMALL_FILTER = 1 << 14  # bytes of a filter that every task carries; a larger one is a task itself
 REACH = "a chunk of the result reads {} pixels before and {} after those of its chunk of x"
 
 
-def _lazy(made: Callable[..., Work], name: str, x: Any, *args: Any, **kwargs: Any) -> Any:
+def _lazy(made: Callable[..., Operation], name: str, x: Any, *args: Any, **kwargs: Any) -> Any:
     """The dask array that the function `name` makes of `x`; `made` is what a task computes."""
     if type(x).__module__.startswith("xarray."):
         raise DTypeError("x is an array of xarray; pass x.data, or use it as docs/scale.md shows")
@@ -55,7 +50,7 @@ def _lazy(made: Callable[..., Work], name: str, x: Any, *args: Any, **kwargs: An
         chunks, token = x.chunks, x.name
     if any(math.isnan(size) for parts in chunks for size in parts):
         raise ShapeError("chunks of x have unknown sizes; call x.compute_chunk_sizes() first")
-    own: Work = made(name, x, *args, **kwargs)
+    own: Operation = made(name, x, *args, **kwargs)
     result = f"{name}-{tokenize(token, chunks, own.token, own.filters[1:], own.options, own.axes)}"
     if source is not None:
         return _from_source(own, source, chunks, result)
@@ -94,7 +89,7 @@ def _copied_file(x: Any) -> Any:
     return array if isinstance(array, np.ndarray) else file_array(array)
 
 
-def _from_source(own: Work, source: Any, chunks: Chunks, name: str) -> Any:
+def _from_source(own: Operation, source: Any, chunks: Chunks, name: str) -> Any:
     """A task for each chunk of the result, which reads what it needs."""
     parts: list[tuple[int, ...]] = []
     for letter, size, sizes in zip(own.letters, own.y_shape, chunks, strict=True):
@@ -128,23 +123,16 @@ def _is_large(filters: Sequence[Any]) -> bool:
 
 
 def _read_block(
-    place: tuple[slice, ...], source: Any, own: Work, filters: tuple[Any, ...]
+    place: tuple[slice, ...], source: Any, own: Operation, filters: tuple[Any, ...]
 ) -> Array:
     """The task of a chunk of the result at `place`."""
     blocks = own.spans([(part.start, part.stop) for part in place])
     x = read(source, blocks, numpy_dtype(own.x_dtype))
-    with _task_threads():
+    with lazy.task_threads():
         return own.with_filters(*filters).compute(x, blocks)
 
 
-def _task_threads() -> Any:
-    """The threads of a task: one, as dask runs one on each thread of a worker, if no other number
-    is set.
-    """
-    return local(num_threads=current().num_threads or 1)
-
-
-def _meta(own: Work) -> Array:
+def _meta(own: Operation) -> Array:
     return np.empty((0,) * len(own.y_shape), numpy_dtype(own.y_dtype))
 
 
@@ -201,7 +189,7 @@ def _halo(axis: Axis, chunks: tuple[int, ...]) -> Halo:
     return Halo((before, after), around, chunks, outputs)
 
 
-def _checked_halo(own: Work, letter: str, position: int, chunks: tuple[int, ...]) -> Halo:
+def _checked_halo(own: Operation, letter: str, position: int, chunks: tuple[int, ...]) -> Halo:
     """The halo along a spatial axis.
 
     Raises
@@ -236,7 +224,7 @@ def _short(chunks: Sequence[int]) -> str:
     return f"({', '.join(map(str, chunks[:3]))}, ..., {chunks[-1]})"
 
 
-def _from_chunks(own: Work, x: Any, name: str) -> Any:
+def _from_chunks(own: Operation, x: Any, name: str) -> Any:
     """The result of an array in memory, or of lazy steps: dask gives each chunk its halo."""
     halos: dict[str, Halo] = {}
     depth: dict[int, Any] = {}
@@ -279,7 +267,7 @@ def _from_chunks(own: Work, x: Any, name: str) -> Any:
 
 def _halo_block(
     x: Array,
-    own: Work,
+    own: Operation,
     filters: tuple[Any, ...],
     halos: dict[str, Halo],
     block_id: tuple[int, ...],
@@ -297,24 +285,14 @@ def _halo_block(
             low, high = axis.span(*place)
             blocks.append(Block((slice(low - first, high - first),), (0, 0)))
         else:
-            needed = axis.block(*place)
-            runs = tuple(shifted(run, -first) for run in needed.runs)
-            blocks.append(Block(runs, needed.pads))
-    with _task_threads():
+            blocks.append(axis.block(*place).moved(-first))
+    with lazy.task_threads():
         return own.with_filters(*filters).compute(read(x, blocks, x.dtype), blocks)
 
 
-def _function(name: str) -> Any:
-    """The function `name` of `implicit_conv`, for dask arrays."""
-
-    def convolved(x: Any, w: Any, *args: Any, **kwargs: Any) -> Any:
-        return _lazy(operation, name, x, w, *args, **kwargs)
-
-    own = signature(name)
-    kept = [part for part in own.parameters.values() if part.name not in REFUSED]
-    convolved.__signature__ = own.replace(parameters=kept, return_annotation=Any)  # type: ignore[attr-defined]
-    convolved.__name__ = convolved.__qualname__ = name
-    convolved.__doc__ = f"""`implicit_conv.{name}` of a dask array, or of a file: a lazy dask array.
+functions = lazy.functions(
+    _lazy,
+    """`implicit_conv.{name}` of a dask array, or of a file: a lazy dask array.
 
     Parameters
     ----------
@@ -333,33 +311,8 @@ def _function(name: str) -> Any:
     ShapeError, DTypeError, PlanError
         As in `implicit_conv.{name}`, at once; or chunks of x do not do, and the message says which
         ones do.
-    """
-    return convolved
-
-
-conv1d = _function("conv1d")
-conv2d = _function("conv2d")
-conv3d = _function("conv3d")
-conv_transpose1d = _function("conv_transpose1d")
-conv_transpose2d = _function("conv_transpose2d")
-conv_transpose3d = _function("conv_transpose3d")
-
-
-@imports
-def _image_operation() -> Any:
-    from implicit_conv.scale import image_operation
-
-    return image_operation
-
-
-def _image_filter(name: str) -> Any:
-    """The function `name` of `implicit_conv.ndimage`, for dask arrays."""
-
-    def filtered(input: Any, *args: Any, **kwargs: Any) -> Any:  # scipy's name
-        return _lazy(_image_operation().image_filter, name, input, *args, **kwargs)
-
-    filtered.__name__ = filtered.__qualname__ = name
-    filtered.__doc__ = f"""`implicit_conv.ndimage.{name}` of a dask array, or of a file: lazy.
+    """,
+    """`implicit_conv.ndimage.{name}` of a dask array, or of a file: lazy.
 
     Parameters
     ----------
@@ -379,20 +332,5 @@ def _image_filter(name: str) -> Any:
         scipy is not installed.
     PlanError
         Chunks of the input do not do, and the message says which ones do.
-    """
-    return filtered
-
-
-convolve = _image_filter("convolve")
-convolve1d = _image_filter("convolve1d")
-correlate = _image_filter("correlate")
-correlate1d = _image_filter("correlate1d")
-gaussian_filter = _image_filter("gaussian_filter")
-gaussian_filter1d = _image_filter("gaussian_filter1d")
-gaussian_gradient_magnitude = _image_filter("gaussian_gradient_magnitude")
-gaussian_laplace = _image_filter("gaussian_laplace")
-laplace = _image_filter("laplace")
-prewitt = _image_filter("prewitt")
-sobel = _image_filter("sobel")
-uniform_filter = _image_filter("uniform_filter")
-uniform_filter1d = _image_filter("uniform_filter1d")
+    """,
+)

@@ -7,83 +7,38 @@ for the caller's arguments: it is run once, for one pixel, on functions that not
 from __future__ import annotations
 
 import functools
-import importlib.util
 import inspect
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 import numpy as np
-from scipy.ndimage import _filters as scipy_filters
 
 from implicit_conv import ndimage
 from implicit_conv.arrays.arrays import Array
 from implicit_conv.blocks import Axis, Block
 from implicit_conv.errors import PlanError, ShapeError
 from implicit_conv.ndimage import entries
-from implicit_conv.ndimage.boxes import CONSTANT, MIRROR, NEAREST, REFLECT, SYNONYMS, WRAP
+from implicit_conv.ndimage.boxes import SYNONYMS
+from implicit_conv.ndimage.single import PADDING_MODES
+from implicit_conv.scale.operation import Operation
 
 FILTERS = tuple(name for name in ndimage.FILTERS if not name.startswith("generic"))
-# The padding modes of `conv2d` by the codes of scipy's modes, as its C functions take them.
-MODES = {
-    NEAREST: "replicate",
-    WRAP: "circular",
-    REFLECT: "symmetric",
-    MIRROR: "reflect",
-    CONSTANT: "zeros",
-}
 LETTERS = "01234567"  # of axes
 
 
-@dataclass(frozen=True, eq=False)
-class ImageFilter:
-    """A filter, with all its arguments, on an array of a given shape; compare `Operation`.
-
-    Attributes
-    ----------
-    name : str
-        One of FILTERS.
-    letters : str
-    axes : dict
-        The `Axis` of each letter.
-    x_shape, y_shape : tuple of ints
-    x_dtype, y_dtype : str
-    filters : tuple
-        The weights of correlate and convolve; else nothing.
-    options : dict
-        The other arguments.
-    token : object
-        What the weights are known by.
+class ImageFilter(Operation):
+    """A filter, with all its arguments, on an array of a given shape: `filters` are the weights of
+    correlate and convolve, else None, and `options` the other arguments.
     """
 
-    name: str
-    letters: str
-    axes: dict[str, Axis]
-    x_shape: tuple[int, ...]
-    y_shape: tuple[int, ...]
-    x_dtype: str
-    y_dtype: str
-    filters: tuple[Any, ...]
-    options: dict[str, Any]
-    token: object
-
-    def spans(self, place: Sequence[tuple[int, int]]) -> list[Block]:
-        """What each axis of x gives to the block of y at these pixels."""
-        return [axis.block(*span) for axis, span in zip(self.axes.values(), place, strict=True)]
-
-    def compute(self, x: Array, blocks: Sequence[Block]) -> Array:
+    def compute(self, x: Array, blocks: Sequence[Block], out: Array | None = None) -> Array:
         """The block of y that needs `blocks`, of which `x` is made."""
-        weights = {"weights": self.filters[0]} if self.filters else {}
+        weights = {} if self.filters[0] is None else {"weights": self.filters[0]}
         y: Array = getattr(ndimage, self.name)(x, **weights, **self.options)
         kept = (axis.kept(block) for axis, block in zip(self.axes.values(), blocks, strict=True))
         return y[tuple(kept)]
-
-    def with_filters(self, *filters: Any) -> ImageFilter:
-        """The filter with these weights."""
-        fields = {**self.__dict__, "filters": tuple(part for part in filters if part is not None)}
-        return ImageFilter(**fields)
 
 
 def image_filter(name: str, x: Any, *args: Any, **kwargs: Any) -> ImageFilter:
@@ -122,7 +77,7 @@ def image_filter(name: str, x: Any, *args: Any, **kwargs: Any) -> ImageFilter:
         y_shape=shape,
         x_dtype=pixel.dtype.str,
         y_dtype=y.dtype.str,
-        filters=() if weights is None else (np.asarray(weights),),
+        filters=(None if weights is None else np.asarray(weights), None, None),
         options=given,
         token=None if weights is None else np.asarray(weights).tolist(),
     )
@@ -175,14 +130,10 @@ class Notes(threading.local):
 
 
 @functools.cache
-def _noting() -> ModuleType:
-    """A copy of scipy's module of filters that calls `Notes`."""
-    spec = importlib.util.find_spec(scipy_filters.__name__)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.__dict__["_nd_image"] = Notes()
-    return module
+def _noting() -> tuple[ModuleType, Notes]:
+    """A copy of scipy's module of filters that calls `Notes`, and these."""
+    notes = Notes()
+    return entries.scipy_filters_with(notes), notes
 
 
 def _reaches(name: str, pixel: Array, given: dict[str, Any]) -> list[tuple[int, int, str]]:
@@ -191,8 +142,7 @@ def _reaches(name: str, pixel: Array, given: dict[str, Any]) -> list[tuple[int, 
     A filter computes one pass along an axis at most of what it has computed before, so that the
     widest pass is its reach.
     """
-    module = _noting()
-    notes = module.__dict__["_nd_image"]
+    module, notes = _noting()
     notes.reaches = []
     getattr(module, name)(pixel, **given)
     found = [(0, 0, "zeros")] * pixel.ndim
@@ -200,6 +150,6 @@ def _reaches(name: str, pixel: Array, given: dict[str, Any]) -> list[tuple[int, 
         found[axis] = (
             max(found[axis][0], low),
             max(found[axis][1], high),
-            MODES[SYNONYMS.get(mode, mode)],
+            PADDING_MODES[SYNONYMS.get(mode, mode)],
         )
     return found

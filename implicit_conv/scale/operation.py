@@ -57,8 +57,8 @@ class Operation:
         w, bias and scale.
     options : dict
         What `make_plan` takes besides shapes, dtypes and padding.
-    token : str
-        A digest of w.
+    token : object
+        What w is known by.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Operation:
     y_dtype: str
     filters: tuple[Any, Any, Any]
     options: dict[str, Any]
-    token: str
+    token: object
 
     def spans(self, place: Sequence[Span]) -> list[Block]:
         """What each axis of x gives to the block of y at these pixels of each of its axes."""
@@ -201,7 +201,7 @@ def _axes(problem: Any, flipped: bool) -> dict[str, Axis]:
     }
 
 
-def _packed(plan: Plan, w: Array, token: str) -> Any:
+def _packed(plan: Plan, w: Array, token: object) -> Any:
     """The filter as `plan` reads it, packed once in this process."""
     key = token, w.shape, w.dtype.str, _order(plan)
     with _PACKING:

@@ -194,26 +194,25 @@ def choose_conv_method(
 
 def convolve(in1: ArrayLike, in2: ArrayLike, mode: Mode = "full", method: Method = "auto") -> Array:
     """Convolve as ``scipy.signal.convolve`` does."""
-    pair = _pair(in1, in2)
-    if pair is None or _refused(*pair, mode) or method not in ("auto", "direct"):
-        return scipy_signal.convolve(in1, in2, mode, method)
-    if method == "auto" and _choice(*pair) == "fft":
-        return scipy_signal.convolve(in1, in2, mode, "fft")
-    y = _direct(*pair, mode)
-    return scipy_signal.convolve(in1, in2, mode, method) if y is None else y
+    return _by_method(scipy_signal.convolve, in1, in2, mode, method)
 
 
 def correlate(
     in1: ArrayLike, in2: ArrayLike, mode: Mode = "full", method: Method = "auto"
 ) -> Array:
     """Correlate as ``scipy.signal.correlate`` does."""
+    return _by_method(scipy_signal.correlate, in1, in2, mode, method)
+
+
+def _by_method(function: Callable[..., Array], in1: Any, in2: Any, mode: str, method: str) -> Array:
     pair = _pair(in1, in2)
     if pair is None or _refused(*pair, mode) or method not in ("auto", "direct"):
-        return scipy_signal.correlate(in1, in2, mode, method)
+        return function(in1, in2, mode, method)
     if method == "auto" and _choice(*pair) == "fft":
-        return scipy_signal.correlate(in1, in2, mode, "fft")
-    y = _direct(pair[0], np.conj(np.flip(pair[1])), mode)
-    return scipy_signal.correlate(in1, in2, mode, method) if y is None else y
+        return function(in1, in2, mode, "fft")
+    x, w = pair
+    y = _direct(x, np.conj(np.flip(w)) if function is scipy_signal.correlate else w, mode)
+    return function(in1, in2, mode, method) if y is None else y
 
 
 def fftconvolve(

@@ -72,21 +72,16 @@ def _plan(options: argparse.Namespace, device: str | None) -> Any:
     padding = options.padding
     if padding.lstrip("-")[:1].isdigit():
         padding = _one_or_two(integers(padding))
+    words = "w_dtype padding_mode groups layout weight_layout precision algorithm"
     return plan_conv2d(
         options.x,
         options.w,
         options.dtype,
-        w_dtype=options.w_dtype,
         stride=_one_or_two(options.stride),
         padding=padding,
-        padding_mode=options.padding_mode,
         dilation=_one_or_two(options.dilation),
-        groups=options.groups,
-        layout=options.layout,
-        weight_layout=options.weight_layout,
-        precision=options.precision,
-        algorithm=options.algorithm,
         device=device,
+        **{word: getattr(options, word) for word in words.split()},
     )
 
 

@@ -33,67 +33,17 @@ TORCH_FORWARD, TORCH_SCRIPTED, TORCH_BACKWARD = map(
 )
 
 
-def _convolution(
-    keys: Any,
-    x: Any,
-    w: Any,
-    bias: Any,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    transposed: bool,
-    output_padding: list[int],
-    groups: int,
-) -> Any:
-    """``aten::convolution`` on the CPU; `keys` is the dispatcher's set of keys."""
-    sizes = (
-        tuple(stride),
-        tuple(padding),
-        tuple(dilation),
-        transposed,
-        tuple(output_padding),
-        groups,
-    )
-    window = Window(*sizes, SWITCH.precision)
-    y = _result(x, w, bias, window)
-    if y is None:
-        return TORCH_FORWARD.call_boxed(
-            keys, x, w, bias, stride, padding, dilation, transposed, output_padding, groups
-        )
-    return y
-
-
-def _scripted_convolution(
-    keys: Any,
-    x: Any,
-    w: Any,
-    bias: Any,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    transposed: bool,
-    output_padding: list[int],
-    groups: int,
-    *flags: bool,
-) -> Any:
-    """``aten::_convolution`` on the CPU, which scripts of ``torch.jit.trace`` call; `flags` are
-    those of cuDNN.
+def _forward(own: Any) -> Any:
+    """``aten::convolution`` on the CPU, or ``aten::_convolution``, which scripts of
+    ``torch.jit.trace`` call: it has flags of cuDNN at its end. `own` is torch's own kernel.
     """
-    sizes = (
-        tuple(stride),
-        tuple(padding),
-        tuple(dilation),
-        transposed,
-        tuple(output_padding),
-        groups,
-    )
-    window = Window(*sizes, SWITCH.precision)
-    y = _result(x, w, bias, window)
-    if y is None:
-        return TORCH_SCRIPTED.call_boxed(
-            keys, x, w, bias, stride, padding, dilation, transposed, output_padding, groups, *flags
-        )
-    return y
+
+    def convolution(keys: Any, x: Any, w: Any, bias: Any, *sizes: Any) -> Any:
+        """`keys` is the dispatcher's set of keys; see `Window` for `sizes`."""
+        y = _result(x, w, bias, Window.of(sizes, SWITCH.precision))
+        return own.call_boxed(keys, x, w, bias, *sizes) if y is None else y
+
+    return convolution
 
 
 def step_of(x: Any, w: Any, bias: Any, window: Window) -> Any:
@@ -114,53 +64,19 @@ def _result(x: Any, w: Any, bias: Any, window: Window) -> Any:
     return None if step is REFUSED else step(x, w, bias, FILTERS.packed(step, w))
 
 
-def _convolution_backward(
-    keys: Any,
-    dy: Any,
-    x: Any,
-    w: Any,
-    bias_sizes: list[int] | None,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    transposed: bool,
-    output_padding: list[int],
-    groups: int,
-    mask: list[bool],
-) -> Any:
+def _backward(keys: Any, dy: Any, x: Any, w: Any, bias_sizes: Any, *sizes: Any) -> Any:
     """``aten::convolution_backward`` on the CPU: the gradients of (x, w, bias), or None of each
-    that `mask` does not ask for.
+    that the mask, the last of `sizes`, does not ask for.
     """
-    sizes = (
-        tuple(stride),
-        tuple(padding),
-        tuple(dilation),
-        transposed,
-        tuple(output_padding),
-        groups,
-    )
-    window = Window(*sizes, SWITCH.precision)
-    gradients = _gradients(dy, x, w, bias_sizes, window, (mask[0], mask[1], mask[2]))
+    window = Window.of(sizes, SWITCH.precision)
+    gradients = _gradients(dy, x, w, bias_sizes, window, tuple(sizes[-1]))
     if gradients is None:
-        return TORCH_BACKWARD.call_boxed(
-            keys,
-            dy,
-            x,
-            w,
-            bias_sizes,
-            stride,
-            padding,
-            dilation,
-            transposed,
-            output_padding,
-            groups,
-            mask,
-        )
+        return TORCH_BACKWARD.call_boxed(keys, dy, x, w, bias_sizes, *sizes)
     return gradients
 
 
 def _gradients(
-    dy: Any, x: Any, w: Any, bias_sizes: Any, window: Window, wanted: tuple[bool, bool, bool]
+    dy: Any, x: Any, w: Any, bias_sizes: Any, window: Window, wanted: tuple[bool, ...]
 ) -> Any:
     """The gradients that are `wanted`; None if torch's own kernel must run."""
     if in_function_mode():
@@ -230,9 +146,9 @@ def suspended() -> Suspended:
 
 
 KERNELS: dict[str, Any] = {
-    "convolution": _convolution,
-    "_convolution": _scripted_convolution,
-    "convolution_backward": _convolution_backward,
+    "convolution": _forward(TORCH_FORWARD),
+    "_convolution": _forward(TORCH_SCRIPTED),
+    "convolution_backward": _backward,
 }
 for _kernel in KERNELS.values():
     _hide_from_dynamo(_kernel)

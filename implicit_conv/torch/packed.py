@@ -38,8 +38,7 @@ class Kept(NamedTuple):
     @property
     def bytes(self) -> int:
         """The memory that it takes."""
-        parts = getattr(self.packed, "filters", (self.packed,))
-        return int(self.words.nbytes + sum(part.panels.nbytes for part in parts))
+        return int(self.words.nbytes + self.packed.bytes)
 
 
 class PackedFilters:

@@ -124,11 +124,7 @@ def _layers(model: Any, inputs: tuple[Any, ...]) -> list[Layer]:
 def _measured(layer: Layer) -> Row:
     """The times of a layer, by calls of both kernels in turn."""
     x, w, bias, *rest = layer.arguments
-    stride, padding, dilation, transposed, output_padding, groups = rest
-    window = Window(
-        tuple(stride), tuple(padding), tuple(dilation), transposed, tuple(output_padding), groups
-    )
-    step = step_of(x, w, bias, window)
+    step = step_of(x, w, bias, Window.of(rest))
     kernel = "torch" if step is REFUSED else step.plan.algorithm
 
     def theirs() -> Any:

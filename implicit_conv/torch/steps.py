@@ -7,6 +7,7 @@ torch's own kernel must compute the result or raise the error.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -40,6 +41,15 @@ class Window(NamedTuple):
     output_padding: tuple[int, ...]
     groups: int
     precision: str = "standard"
+
+    @classmethod
+    def of(cls, sizes: Sequence[Any], precision: str = "standard") -> Window:
+        """The arguments as torch gives them, with lists, of which those after `groups` are left
+        out. Each call makes one: without a second Python frame, that of the constructor.
+        """
+        stride, padding, dilation, transposed, added, groups = sizes[:6]
+        lists = tuple(stride), tuple(padding), tuple(dilation), transposed, tuple(added)
+        return tuple.__new__(cls, (*lists, groups, precision))
 
     @property
     def options(self) -> dict[str, Any]:

@@ -169,18 +169,17 @@ def unknown_modes(monkeypatch):
 
 def periodic_chunks(monkeypatch):
     """A single chunk on a round axis gets the halo that several chunks get."""
-    import implicit_conv.dask
-    from implicit_conv.scale.dask import Halo
+    from implicit_conv.scale import dask
 
     def halo(axis, chunks):
         found = right(axis, chunks)
         if axis.mode != "circular" or len(chunks) > 1 or max(axis.pad_lo, axis.pad_hi) <= 0:
             return found
         depth = max(axis.pad_lo, axis.pad_hi)
-        return Halo((depth, depth), True, chunks, found.outputs)
+        return dask.Halo((depth, depth), True, chunks, found.outputs)
 
-    right = implicit_conv.dask._halo
-    monkeypatch.setattr(implicit_conv.dask, "_halo", halo)
+    right = dask._halo
+    monkeypatch.setattr(dask, "_halo", halo)
 
 
 def order_of_buffers(monkeypatch):

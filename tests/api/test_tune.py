@@ -10,6 +10,7 @@ import pytest
 
 import implicit_conv as ic
 from implicit_conv.cache import clear
+from implicit_conv.cpu.candidates.candidate import Query
 from implicit_conv.cpu.plan import tuning, tuning_cache
 from implicit_conv.kernels.disk import Store
 
@@ -46,7 +47,7 @@ def restart():
 def test_the_fastest_candidate_runs_until_it_is_forgotten(last_is_fastest, folder):
     plan = ic.plan_conv2d(X, W, padding=1)
     tuned = plan.tune()
-    query = tuning.Query(plan.engine.best.problem, plan.arch, plan.engine.request)
+    query = Query(plan.engine.best.problem, plan.arch, plan.engine.request)
     fastest = tuning.few(query, packs=True)[-1]
     assert plan.engine.best != fastest
     assert "tuned" not in plan.explain()
@@ -147,7 +148,7 @@ def test_strict_results_keep_their_bits(last_is_fastest, x, w, options):
     x, w = (random.standard_normal(shape, np.float32) for shape in (x, w))
     expected = ic.conv2d(x, w, precision="strict", **options)
     plan = ic.plan_conv2d(x.shape, w.shape, precision="strict", **options)
-    query = tuning.Query(plan.engine.best.problem, plan.arch, plan.engine.request)
+    query = Query(plan.engine.best.problem, plan.arch, plan.engine.request)
     assert plan.tune().engine.best == tuning.few(query, packs=True)[-1]
     np.testing.assert_array_equal(ic.conv2d(x, w, precision="strict", **options), expected)
 
@@ -168,7 +169,7 @@ def test_a_folder_that_cannot_be_written_changes_only_later_processes(
 
 def test_a_candidate_that_is_no_longer_proposed_is_ignored(last_is_fastest):
     plan = ic.plan_conv2d(X, W, padding=1)
-    entry = tuning_cache.entry_of(plan.engine.best.problem, plan.arch, plan.engine.request)
+    entry = tuning_cache.entry_of(Query(plan.engine.best.problem, plan.arch, plan.engine.request))
     tuning_cache.save(entry, tuning_cache.Kept("another", "words"))
     clear()
     assert ic.plan_conv2d(X, W, padding=1).engine.best == plan.engine.best

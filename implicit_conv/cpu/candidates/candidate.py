@@ -349,3 +349,21 @@ class Method(ABC):
     @abstractmethod
     def describe(self, c: Candidate) -> Words:
         """The rows of `explain`: load tile, loads, k-blocks, work items."""
+
+
+class Query(NamedTuple):
+    """What the planner is asked.
+
+    `arrays` have the strides that the best candidate must accept; without them it may need
+    contiguous arrays. `methods` are by default those of convolutions.
+    """
+
+    problem: Problem
+    arch: CpuArch
+    request: Request
+    arrays: Arrays | None = None
+    methods: tuple[type[Method], ...] | None = None
+
+    def bytes_of(self, c: Candidate) -> int:
+        """Bytes that a call of a candidate takes besides its arrays."""
+        return c.call_bytes(None if self.arrays is None else self.arrays.w)

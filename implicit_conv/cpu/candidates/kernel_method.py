@@ -28,12 +28,6 @@ if TYPE_CHECKING:
     from implicit_conv.kernels.geometry import Epilogue
 
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from implicit_conv.kernels.geometry import Epilogue
-
-
 class KernelMethod(Method):
     """A method with compiled kernels, which execute a tiling.
 

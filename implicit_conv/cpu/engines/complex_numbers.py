@@ -15,22 +15,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
-from implicit_conv.arrays.arrays import Array, Binding, as_array, check_vector, dtype_key
+from implicit_conv.arrays.arrays import Array, Binding, check_vector, dtype_key
 from implicit_conv.arrays.integers import checked_bias
 from implicit_conv.cpu.candidates.candidate import Request
 from implicit_conv.cpu.engines.dgrad import DgradEngine
 from implicit_conv.cpu.engines.engine import CpuEngine
-from implicit_conv.cpu.engines.runner import Runner, check_array, parse_name
-from implicit_conv.cpu.machine.arch import CpuArch
+from implicit_conv.cpu.engines.runner import parse_name
+from implicit_conv.cpu.engines.sums import SumEngine
 from implicit_conv.cpu.run.call import Call, CallForm, contiguous_strides
+from implicit_conv.cpu.run.packed import PackedParts
 from implicit_conv.errors import DTypeError, PlanError
 from implicit_conv.problem.options import COMPLEX_PARTS, ITEMSIZES
 from implicit_conv.problem.problem import Problem
-from implicit_conv.problem.schedule import Load
 
 
 def real_problem(problem: Problem) -> Problem:
@@ -44,24 +44,8 @@ def real_problem(problem: Problem) -> Problem:
     )
 
 
-class PackedComplex(NamedTuple):
-    """The packed filter of the real convolution."""
-
-    key: tuple[object, ...]
-    filter: Any  # the real engine's packed filter
-
-    @property
-    def operand(self) -> Any:
-        """What a `ComplexCall` takes as w."""
-        return self.filter.operand
-
-    @property
-    def panels(self) -> None:
-        """No array of the caller's overlaps with packed filters."""
-
-
 @dataclass(frozen=True)
-class ComplexEngine(Runner):
+class ComplexEngine(SumEngine):
     """The plan of a complex convolution.
 
     Attributes
@@ -78,20 +62,12 @@ class ComplexEngine(Runner):
     real: CpuEngine | DgradEngine
     out_dtype: str
 
-    @property
-    def arch(self) -> CpuArch:
-        """The machine that the plan is for."""
-        return self.real.arch
+    kind: ClassVar[str] = "real filter"
 
     @property
-    def candidates(self) -> tuple[Any, ...]:
-        """The candidates of the real convolution."""
-        return self.real.candidates
-
-    @property
-    def algorithm(self) -> str:
-        """The algorithm of the real convolution."""
-        return self.real.algorithm
+    def engines(self) -> tuple[CpuEngine | DgradEngine]:
+        """The plan of the real convolution."""
+        return (self.real,)
 
     @property
     def x_shape(self) -> tuple[int, ...]:
@@ -112,19 +88,9 @@ class ComplexEngine(Runner):
         return self.problem.array_layout.index("C")
 
     @property
-    def workspace_bytes(self) -> int:
-        """Bytes of scratch memory, of the real filter, and of copies unless channels are last."""
-        return self.real.workspace_bytes + copied_bytes(self.real.problem, self.real.out_dtype)
-
-    @property
-    def call_bytes(self) -> int:
-        """Bytes that a call with a plain filter takes besides its arrays."""
-        return self.real.call_bytes + copied_bytes(self.real.problem, self.real.out_dtype)
-
-    @property
-    def packed_bytes(self) -> int:
-        """Bytes of the packed filter."""
-        return self.real.packed_bytes
+    def copied_bytes(self) -> int:
+        """Bytes of the real filter, and of copies unless channels are last."""
+        return copied_bytes(self.real.problem, self.real.out_dtype)
 
     @property
     def summed(self) -> Problem:
@@ -146,30 +112,13 @@ class ComplexEngine(Runner):
             f"x and y are {how}\n\n{self.real.explain()}"
         )
 
-    def trace(self) -> list[Load]:
-        """The loads of the real convolution."""
-        return self.real.trace()
-
-    def pack(self, w: Any) -> PackedComplex:
+    def pack(self, w: Any) -> PackedParts:
         """The packed filter; see `Plan.pack`."""
-        packed = self.real.pack(self.real_filter(self._checked_filter(w)))
-        return PackedComplex(("complex", packed.key), packed)
+        return PackedParts(self.kind, (self.real.pack(self.real_filter(self.plain_filter(w))),))
 
     def tuned(self, filters: str) -> ComplexEngine:
         """The plan with the fastest candidate of the real convolution; see `Plan.tune`."""
         return replace(self, real=self.real.tuned(filters))
-
-    def filters(self, w: object) -> PackedComplex | Array:
-        """`w`: a plain filter, or a packed one."""
-        if isinstance(w, PackedComplex):
-            self.real.filters(w.filter)
-            return w
-        return self._checked_filter(w)
-
-    def _checked_filter(self, w: object) -> Array:
-        array = as_array("w", w)
-        check_array("w", array, self.problem.weight_shape, self.problem.dtype)
-        return array
 
     def real_filter(self, w: Array) -> Array:
         """The filter of the real convolution."""
@@ -254,10 +203,9 @@ class ComplexCall(Call):
     def _compute(
         self, x: Array, w: Any, bias: Any, y: Array, residual: Array | None, scale: Any
     ) -> None:
-        """See `Call`; `w` is a complex filter, or the operand of a `PackedComplex`."""
+        """See `Call`; `w` is a complex filter, or the operands of `PackedParts`."""
         engine = self._engine
-        plain = isinstance(w, np.ndarray) and w.dtype.kind == "c"
-        filters = engine.real_filter(w) if plain else w
+        filters = w[0] if isinstance(w, tuple) else engine.real_filter(w)
         if bias is not None:
             bias = self._addend(bias).view(COMPLEX_PARTS[self._sums.name])
         added = None if residual is None else engine.real_array(residual)

@@ -12,15 +12,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from implicit_conv.arrays.arrays import Array, Binding, as_array, numpy_dtype
-from implicit_conv.cpu.candidates.candidate import Candidate, Request
+from implicit_conv.arrays.arrays import Binding, numpy_dtype
+from implicit_conv.cpu.candidates.candidate import Candidate, Query, Request
 from implicit_conv.cpu.candidates.phrases import options_of
 from implicit_conv.cpu.candidates.problem_views import spatial
 from implicit_conv.cpu.engines import engine as fprop
 from implicit_conv.cpu.engines.engine import CpuEngine
-from implicit_conv.cpu.engines.runner import Runner, check_array, parse_out_dtype
+from implicit_conv.cpu.engines.runner import parse_out_dtype
 from implicit_conv.cpu.engines.stride_phases import (
-    PackedPhases,
     Part,
     PhasedCall,
     copied_bytes,
@@ -30,12 +29,13 @@ from implicit_conv.cpu.engines.stride_phases import (
     stand_ins,
     swapped,
 )
+from implicit_conv.cpu.engines.sums import SumEngine
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.plan import tuning
 from implicit_conv.cpu.plan.planner import least_workspace, workspace_error
 from implicit_conv.cpu.run.call import Call, CallForm, blank, contiguous_strides, stand_in
-from implicit_conv.cpu.run.packed import PackedFilter
-from implicit_conv.errors import PlanError, ShapeError
+from implicit_conv.cpu.run.packed import PackedParts
+from implicit_conv.errors import PlanError
 from implicit_conv.problem.options import ITEMSIZES, WEIGHT_LAYOUTS_OF, Activation
 from implicit_conv.problem.phases import MOST_PHASES, Phase, is_covered, phase_count, phases_of
 from implicit_conv.problem.problem import Problem
@@ -43,7 +43,7 @@ from implicit_conv.problem.schedule import Load
 
 
 @dataclass(frozen=True)
-class DgradEngine(Runner):
+class DgradEngine(SumEngine):
     """The plan of an input gradient.
 
     Attributes
@@ -64,6 +64,7 @@ class DgradEngine(Runner):
     out_dtype: str
     names: ClassVar[tuple[str, str]] = ("dy", "w")
     has_epilogue: ClassVar[bool] = False
+    kind: ClassVar[str] = "phases"
     result: ClassVar[str] = "dx"
 
     @property
@@ -71,11 +72,6 @@ class DgradEngine(Runner):
         """The plans of all launches, in their order."""
         found = tuple(part.engine for part in self.parts)
         return found if self.empty is None else (self.empty, *found)
-
-    @property
-    def arch(self) -> CpuArch:
-        """The machine that the plan is for."""
-        return self.engines[0].arch
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
@@ -88,14 +84,14 @@ class DgradEngine(Runner):
         return max(self.engines, key=lambda engine: engine.best.cycles).algorithm
 
     @property
-    def workspace_bytes(self) -> int:
-        """Bytes of scratch memory of the phase that needs most; phases run one after another."""
-        return max(engine.workspace_bytes for engine in self.engines) + copied_bytes(self.problem)
+    def copied_bytes(self) -> int:
+        """Bytes of the copy of w."""
+        return copied_bytes(self.problem)
 
     @property
-    def packed_bytes(self) -> int:
-        """Bytes of the packed filters of all phases."""
-        return sum(part.engine.packed_bytes for part in self.parts)
+    def packed_key(self) -> tuple[object, ...]:
+        """The keys of the filters of all phases."""
+        return self.kind, *(part.engine.packed_key for part in self.parts)
 
     @property
     def call_bytes(self) -> int:
@@ -108,7 +104,7 @@ class DgradEngine(Runner):
         ]
         if self.empty is not None:
             taken.append(self.empty.call_bytes)
-        return max(taken) + copied_bytes(self.problem)
+        return max(taken) + self.copied_bytes
 
     @property
     def x_shape(self) -> tuple[int, ...]:
@@ -162,11 +158,12 @@ class DgradEngine(Runner):
         """The loads of all phases, with the coordinates of each phase's own fprop of dy."""
         return [load for part in self.parts for load in part.engine.trace()]
 
-    def pack(self, w: object) -> PackedPhases:
+    def pack(self, w: object) -> PackedParts:
         """The packed filters of all phases; see `Plan.pack`."""
-        array = swapped(self.problem, self._checked_filter(w))
+        array = swapped(self.problem, self.plain_filter(w))
         axes = filter_layout(self.problem)
-        return PackedPhases(tuple(part.engine.pack(part.taps(array, axes)) for part in self.parts))
+        packed = tuple(part.engine.pack(part.taps(array, axes)) for part in self.parts)
+        return PackedParts(self.kind, packed)
 
     def tuned(self, filters: str) -> DgradEngine:
         """The plan with the fastest candidate of each phase; see `Plan.tune`."""
@@ -182,27 +179,6 @@ class DgradEngine(Runner):
                 engines[part.engine.problem] = part.engine.tuned(filters, (dy, taps, pixels))
         parts = (replace(part, engine=engines[part.engine.problem]) for part in self.parts)
         return replace(self, parts=tuple(parts))
-
-    def filters(self, w: object) -> PackedPhases | Array:
-        """`w`: a plain filter, or one that was packed by this plan or one like it."""
-        if not isinstance(w, PackedPhases):
-            return self._checked_filter(w)
-        if w.key != tuple(part.engine.best_packed.packed.key for part in self.parts):
-            raise ShapeError(
-                "w was packed in another order than this plan reads, for another problem or CPU; "
-                "pack it with plan.pack(w) of this plan"
-            )
-        return w
-
-    def _checked_filter(self, w: object) -> Array:
-        if isinstance(w, PackedFilter):
-            raise ShapeError(
-                f"w was packed for a convolution; pack it with plan.pack(w) of this plan, which "
-                f"computes {self.result}"
-            )
-        array = as_array("w", w)
-        check_array("w", array, self.problem.weight_shape, self.problem.filter_dtype)
-        return array
 
     def bound(self, binding: Binding) -> Call:
         """A call of all phases."""
@@ -328,9 +304,9 @@ def _check_workspace(
     needs = []
     for phase in different:
         view = spatial(phase.problem, request.precision)
-        needs.append(least_workspace(view, arch, request, stand_ins(problem, phase, view)))
+        needs.append(least_workspace(Query(view, arch, request, stand_ins(problem, phase, view))))
     if empty is not None:
-        needs.append(least_workspace(spatial(empty), arch, _of_empty(request)))
+        needs.append(least_workspace(Query(spatial(empty), arch, _of_empty(request))))
     least = max(needs)
     if least > request.max_workspace:
         raise workspace_error(least, request)

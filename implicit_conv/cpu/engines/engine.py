@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from implicit_conv.arrays.arrays import Array, Binding, as_array, numpy_dtype
+from implicit_conv.arrays.arrays import Array, Binding, numpy_dtype
 from implicit_conv.arrays.integers import check_activation
 from implicit_conv.cache import cached_property
-from implicit_conv.cpu.candidates.candidate import Candidate, Formats, Method, Request
+from implicit_conv.cpu.candidates.candidate import Candidate, Formats, Method, Query, Request
 from implicit_conv.cpu.candidates.problem_views import in_own_axes, spatial
-from implicit_conv.cpu.engines.runner import Runner, check_array, parse_out_dtype
+from implicit_conv.cpu.engines.runner import Runner, parse_out_dtype
 from implicit_conv.cpu.machine.arch import CpuArch, cpu_arch
 from implicit_conv.cpu.plan import planner
 from implicit_conv.cpu.plan.planner import Choice
 from implicit_conv.cpu.run.call import Arrays, Call, CallForm, bits, blank, stand_in
 from implicit_conv.cpu.run.packed import PackedFilter, PlainOrder
-from implicit_conv.errors import PlanError, ShapeError
+from implicit_conv.errors import PlanError
 from implicit_conv.kernels.geometry import Epilogue
 from implicit_conv.kernels.preparation import imports, prepare
 from implicit_conv.problem.options import Activation, activation_kind, parse_activation
@@ -152,6 +152,11 @@ class CpuEngine(Runner):
         return self.best_packed.packed.bytes
 
     @property
+    def packed_key(self) -> tuple[object, ...]:
+        """The key of packed filters that the plan reads."""
+        return self.best_packed.packed.key
+
+    @property
     def call_bytes(self) -> int:
         """Bytes of scratch memory and of the filter that a call with a plain filter packs, or of a
         call with a packed filter if it takes more.
@@ -178,7 +183,7 @@ class CpuEngine(Runner):
 
     def pack(self, w: object) -> PackedFilter:
         """The filter `w` in the order that the best candidate for it reads; see `Plan.pack`."""
-        array, c = bits(self._checked_filter(w)), self.best_packed
+        array, c = bits(self.plain_filter(w)), self.best_packed
         return prepare(c.method.pack, c, array, self.formats)
 
     def tuned(self, filters: str, arrays: tuple[Array, Array, Array] | None = None) -> CpuEngine:
@@ -193,11 +198,10 @@ class CpuEngine(Runner):
 
     def trials(
         self, packs: bool = True, arrays: tuple[Array, Array, Array] | None = None
-    ) -> tuple[tuning.Query, tuning.Run]:
+    ) -> tuple[Query, tuning.Run]:
         """What was planned, and a function that makes a call of a candidate; its filter is packed
         before the call if `packs`.
         """
-        tuning = _tuning()
         x, w, y = arrays or self._examples()
         binding = Binding(x.strides, w.strides, y.strides)
         view = None if arrays is None else self._views(binding)[1]
@@ -211,7 +215,7 @@ class CpuEngine(Runner):
             call = one.bind(binding._replace(w=None))
             return lambda: call(x, packed.operand, None, y)
 
-        query = tuning.Query(self.best.problem, self.arch, self.request, view, self.methods)
+        query = Query(self.best.problem, self.arch, self.request, view, self.methods)
         return query, run
 
     def _examples(self) -> tuple[Array, Array, Array]:
@@ -274,8 +278,8 @@ class CpuEngine(Runner):
         names, request = " and ".join(self.names), self.request
         needs = self.best.method.needs
         because = f", because {self.best.name} needs {needs}" if needs else ""
-        view = self.best.problem
-        least = planner.least_workspace(view, self.arch, request, arrays, self.methods)
+        query = Query(self.best.problem, self.arch, request, arrays, self.methods)
+        least = planner.least_workspace(query)
         if request.max_workspace is not None and least > request.max_workspace:
             return PlanError(
                 f"max_workspace is {request.max_workspace} bytes, but {names} of these strides "
@@ -302,27 +306,6 @@ class CpuEngine(Runner):
         yield first
         others = [c for c in self.choice.candidates if c is not first]
         yield from sorted((*others, *self.fallbacks), key=lambda candidate: candidate.cycles)
-
-    def filters(self, w: object) -> PackedFilter | Array:
-        """`w`: a plain filter, or one that is packed in the order that `best_packed` reads."""
-        if not isinstance(w, PackedFilter):
-            return self._checked_filter(w)
-        if w.key != self.best_packed.packed.key:
-            raise ShapeError(
-                "w was packed in another order than this plan reads, for another problem or CPU, "
-                "or by a plan with another method or tile; pack it with plan.pack(w) of this plan"
-            )
-        return w
-
-    def _checked_filter(self, w: object) -> Array:
-        if hasattr(w, "operand"):
-            raise ShapeError(
-                "w was packed for another operator than a convolution; pack it with plan.pack(w) "
-                "of this plan"
-            )
-        array = as_array("w", w)
-        check_array("w", array, self.problem.weight_shape, self.problem.filter_dtype)
-        return array
 
 
 def plan(

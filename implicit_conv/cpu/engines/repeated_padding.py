@@ -16,18 +16,17 @@ from typing import Any, ClassVar
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array, Binding, numpy_dtype
-from implicit_conv.cpu.candidates.candidate import Candidate, Request
+from implicit_conv.cpu.candidates.candidate import Request
 from implicit_conv.cpu.engines import dgrad
 from implicit_conv.cpu.engines.dgrad import DgradEngine
-from implicit_conv.cpu.engines.runner import Runner, parse_out_dtype
+from implicit_conv.cpu.engines.runner import parse_out_dtype
+from implicit_conv.cpu.engines.sums import SumEngine
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.run.call import Call, CallForm, contiguous_strides
 from implicit_conv.cpu.run.packed import PackedParts
-from implicit_conv.errors import ShapeError
 from implicit_conv.kernels import schedule
 from implicit_conv.problem.options import ITEMSIZES, PADDING_MODES, SPACE
 from implicit_conv.problem.problem import Problem
-from implicit_conv.problem.schedule import Load
 
 
 @dataclass(frozen=True)
@@ -49,12 +48,8 @@ class Strip:
     engine: DgradEngine
 
 
-class PackedStrips(PackedParts):
-    """The packed filters of the image and of all strips, which are `PackedPhases`."""
-
-
 @dataclass(frozen=True)
-class FoldedEngine(Runner):
+class FoldedEngine(SumEngine):
     """The plan of an input gradient.
 
     Attributes
@@ -74,26 +69,12 @@ class FoldedEngine(Runner):
     out_dtype: str
     names: ClassVar[tuple[str, str]] = ("dy", "w")
     has_epilogue: ClassVar[bool] = False
+    kind: ClassVar[str] = "images"
 
     @property
     def engines(self) -> tuple[DgradEngine, ...]:
         """The plans of the image and of all strips."""
         return (self.image, *(strip.engine for strip in self.strips))
-
-    @property
-    def arch(self) -> CpuArch:
-        """The machine that the plan is for."""
-        return self.image.arch
-
-    @property
-    def candidates(self) -> tuple[Candidate, ...]:
-        """The candidates of the gradient inside the image."""
-        return self.image.candidates
-
-    @property
-    def algorithm(self) -> str:
-        """The algorithm of the gradient inside the image."""
-        return self.image.algorithm
 
     @property
     def x_shape(self) -> tuple[int, ...]:
@@ -116,21 +97,10 @@ class FoldedEngine(Runner):
         return self.image.out_dtype
 
     @property
-    def workspace_bytes(self) -> int:
-        """Bytes of scratch memory of the plan that needs most, and of the largest strip."""
-        return max(engine.workspace_bytes for engine in self.engines) + _strip_bytes(self.strips)
-
-    @property
-    def packed_bytes(self) -> int:
-        """Bytes of all packed filters."""
-        return sum(engine.packed_bytes for engine in self.engines)
-
-    @property
-    def call_bytes(self) -> int:
-        """Bytes that the plan which needs most takes besides its arrays, and of the largest strip,
-        which is added to a copy of its sums.
-        """
-        return max(engine.call_bytes for engine in self.engines) + _strip_bytes(self.strips)
+    def copied_bytes(self) -> int:
+        """Bytes of the largest strip, and of its sums along the later axes."""
+        engines = self.engines[1:]
+        return 2 * max(math.prod(e.y_shape) * ITEMSIZES[e.out_dtype] for e in engines)
 
     def explain(self) -> str:
         """The text of `Plan.explain`: the gradient inside the image, then the strips."""
@@ -143,30 +113,14 @@ class FoldedEngine(Runner):
         ]
         return "\n".join([*lines, "", self.image.explain()])
 
-    def trace(self) -> list[Load]:
-        """The loads of the image and of all strips, with the coordinates of each one's fprops."""
-        return [load for engine in self.engines for load in engine.trace()]
-
-    def pack(self, w: object) -> PackedStrips:
+    def pack(self, w: object) -> PackedParts:
         """The packed filters of the image and of all strips; see `Plan.pack`."""
-        return PackedStrips(tuple(engine.pack(w) for engine in self.engines))
+        return PackedParts(self.kind, tuple(engine.pack(w) for engine in self.engines))
 
     def tuned(self, filters: str) -> FoldedEngine:
         """The plan with the fastest candidates of the image and of all strips; see `Plan.tune`."""
         strips = (replace(strip, engine=strip.engine.tuned(filters)) for strip in self.strips)
         return replace(self, image=self.image.tuned(filters), strips=tuple(strips))
-
-    def filters(self, w: object) -> PackedStrips | Array:
-        """`w`: a plain filter, or one that was packed by this plan or one like it."""
-        if not isinstance(w, PackedStrips):
-            return self.image.filters(w)  # type: ignore[return-value]
-        if len(w.filters) != len(self.engines):
-            raise ShapeError(
-                "w was packed by a plan with other padding; pack it with plan.pack(w) of this plan"
-            )
-        for engine, packed in zip(self.engines, w.filters, strict=True):
-            engine.filters(packed)
-        return w
 
     def bound(self, binding: Binding) -> Call:
         """A call of the image and of all strips, whose results are new arrays unless the image can
@@ -208,7 +162,7 @@ class FoldedCall(Call):
     def _compute(
         self, x: Array, w: Any, bias: Any, y: Array, residual: Array | None, scale: Any
     ) -> None:
-        """See `Call`; `w` is a plain filter, or the operand of `PackedStrips`."""
+        """See `Call`; `w` is a plain filter, or the operands of `PackedParts`."""
         filters = w if isinstance(w, tuple) else (w,) * len(self._calls)
         image, *strips = zip(self._calls, filters, strict=True)
         call, packed = image
@@ -236,12 +190,6 @@ def _with_new_result(engine: DgradEngine, binding: Binding) -> Binding:
     """`binding` of arrays dy and w to a new result of `engine`."""
     strides = contiguous_strides(engine.y_shape, ITEMSIZES[engine.y_dtype])
     return binding._replace(y=strides)
-
-
-def _strip_bytes(strips: tuple[Strip, ...]) -> int:
-    """Bytes of the largest strip, and of its sums along the later axes."""
-    engines = (strip.engine for strip in strips)
-    return 2 * max(math.prod(e.y_shape) * ITEMSIZES[e.out_dtype] for e in engines)
 
 
 def _add_rows(rows: Array, sources: list[int], target: Array) -> None:

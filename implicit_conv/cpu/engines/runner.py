@@ -38,6 +38,7 @@ from implicit_conv.arrays.integers import (
 )
 from implicit_conv.cache import cached_property, keep_call
 from implicit_conv.cpu.run.call import Call
+from implicit_conv.cpu.run.packed import PackedFilter, PackedParts
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
 from implicit_conv.kernels.cpu.runtime.same_arrays import Record, can_record
 from implicit_conv.kernels.preparation import imports
@@ -69,6 +70,7 @@ class Runner(ABC):
     out_dtype: str  # the dtype of results
     names: ClassVar[tuple[str, str]] = ("x", "w")  # of the two arrays, in messages
     has_epilogue: ClassVar[bool] = True  # whether a bias, a residual or a scale may be given
+    kind: ClassVar[str] = PackedFilter.kind  # of its packed filters
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle and copy the plan without prepared calls, which hold addresses of this process."""
@@ -102,11 +104,36 @@ class Runner(ABC):
         converted = 0 if self.out_dtype == self.y_dtype else ITEMSIZES[self.out_dtype]
         return elements * ITEMSIZES[self.y_dtype] + max(self.call_bytes, elements * converted)
 
+    @property
     @abstractmethod
+    def packed_key(self) -> tuple[object, ...]:
+        """The key of packed filters that the plan reads."""
+
     def filters(self, w: object) -> Any:
         """`w` after its checks: an array, or a packed filter, which has a `panels` and an
         `operand`.
         """
+        if not isinstance(w, (PackedFilter, PackedParts)):
+            return self.plain_filter(w)
+        if w.kind != self.kind:
+            raise ShapeError(
+                "w was packed for another operator than that of this plan; pack it with "
+                "plan.pack(w) of this plan"
+            )
+        if w.key != self.packed_key:
+            raise ShapeError(
+                "w was packed in another order than this plan reads, for another problem or CPU, "
+                "or by a plan with another method or tile; pack it with plan.pack(w) of this plan"
+            )
+        return w
+
+    def plain_filter(self, w: object) -> Array:
+        """The filter `w` as an array, after its checks."""
+        if hasattr(w, "operand"):
+            raise ShapeError("w is packed already; pass it to the plan that packed it")
+        array = as_array("w", w)
+        check_array("w", array, self.problem.weight_shape, self.problem.filter_dtype)
+        return array
 
     @abstractmethod
     def bound(self, binding: Binding) -> Call:

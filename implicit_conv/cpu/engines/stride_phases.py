@@ -1,4 +1,4 @@
-"""The stride phases of arrays: their pixels and taps, their packed filters, and the call of all."""
+"""The stride phases of arrays: their pixels and taps, and the call of all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import numpy as np
 from implicit_conv.arrays.arrays import Array, numpy_dtype, ordered, with_own_strides
 from implicit_conv.cpu.engines.engine import CpuEngine
 from implicit_conv.cpu.run.call import Arrays, Call, CallForm, stand_in
-from implicit_conv.cpu.run.packed import PackedParts
 from implicit_conv.problem.options import ITEMSIZES, WEIGHT_LAYOUTS_OF
 from implicit_conv.problem.phases import Phase
 from implicit_conv.problem.problem import Problem
@@ -36,24 +35,13 @@ class Part:
 
 def sliced(array: Array, axes: str, slices: Sequence[slice]) -> Array:
     """`array` with its spatial axes, or those of taps, sliced."""
-    return array[_slices(axes, dict(zip(space(axes), slices, strict=True)))]
+    of_axis = dict(zip(space(axes), slices, strict=True))
+    return array[tuple(of_axis.get(letter, slice(None)) for letter in axes)]
 
 
 def space(axes: str) -> list[str]:
     """The letters of the spatial axes, in the order D, H, W or T, R, S."""
     return [letter for letter in "DHWTRS" if letter in axes]
-
-
-def _slices(axes: str, slices: dict[str, slice]) -> tuple[slice, ...]:
-    return tuple(slices.get(letter, slice(None)) for letter in axes)
-
-
-class PackedPhases(PackedParts):
-    """The packed filters of all phases."""
-
-    def __repr__(self) -> str:
-        size = sum(packed.panels.nbytes for packed in self.filters)
-        return f"<PackedPhases of {size} bytes: {len(self.filters)} phases>"
 
 
 def filter_layout(problem: Problem) -> str:

@@ -42,12 +42,6 @@ class WgradEngine(CpuEngine):
         return self.problem.weight_shape
 
     @property
-    @property
-    def summed(self) -> Problem:
-        """The convolution, though nothing is added to sums of gradients."""
-        return self.problem
-
-    @property
     def packed_bytes(self) -> int:
         """Nothing is packed."""
         return 0

@@ -51,15 +51,9 @@ class Im2col(Method):
     algorithms: ClassVar[tuple[str, ...]] = ("gemm_im2col",)
     serves: ClassVar[Serves] = Serves(("float32", "float64"), "standard")
 
-    @property
-    def summary(self) -> str:
-        """The method in a few words, for tables."""
-        return "matrix of windows in memory, numpy multiplies"
+    summary = "matrix of windows in memory, numpy multiplies"
 
-    @property
-    def order(self) -> str:
-        """The order that numpy's BLAS chooses."""
-        return "numpy"
+    order = "numpy"  # the order that numpy's BLAS chooses
 
     @classmethod
     def candidates(

@@ -53,15 +53,9 @@ class TransposedGemm(Gemm):
     )
     in_place: bool = True
 
-    @property
-    def summary(self) -> str:
-        """The method in a few words, for tables."""
-        return "transposed GEMM, filter in place"
+    summary = "transposed GEMM, filter in place"
 
-    @property
-    def needs(self) -> str:
-        """What it needs of the strides of arrays, in words."""
-        return f"{ROW_NEED}, and contiguous channels of w"
+    needs = f"{ROW_NEED}, and contiguous channels of w"
 
     @classmethod
     def candidates(

@@ -108,10 +108,7 @@ class WeightGrad(KernelMethod):
         rows = "filters of dy" if self.swapped else "channels of x"
         return f"contiguous {rows}" if self.in_place else ""
 
-    @property
-    def order(self) -> str:
-        """A name for the order of its sums."""
-        return "pixels"
+    order = "pixels"  # a name for the order of its sums
 
     @classmethod
     def candidates(

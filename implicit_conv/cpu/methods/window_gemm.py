@@ -57,15 +57,9 @@ class WindowGemm(Gemm):
     serves: ClassVar[Serves] = Serves(("bfloat16",), "standard")
     channels: int = PAIR
 
-    @property
-    def summary(self) -> str:
-        """The method in a few words, for tables."""
-        return "GEMM over windows of image rows, x copied"
+    summary = "GEMM over windows of image rows, x copied"
 
-    @property
-    def order(self) -> str:
-        """Pairs of neighbouring elements of a window, which may belong to two pixels."""
-        return "windows"
+    order = "windows"  # pairs of neighbouring elements of a window, which may belong to two pixels
 
     @classmethod
     def candidates(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from implicit_conv.cpu.candidates.candidate import Candidate, Method, Refusal, Request
+from implicit_conv.cpu.candidates.candidate import Candidate, Method, Query, Refusal, Request
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.methods.depthwise import Depthwise
 from implicit_conv.cpu.methods.few_outputs import FewOutputs
@@ -79,48 +78,38 @@ def plan(
     arrays: Arrays | None = None,
     methods: tuple[type[Method], ...] | None = None,
 ) -> Choice:
-    """The candidates of `estimated`, with the one first that `tuning` found to be the fastest.
+    """The candidates of `estimated` for the `Query` of these arguments, with the one first that
+    `tuning` found to be the fastest.
 
     Raises
     ------
     PlanError
         As `estimated`.
     """
-    choice = estimated(problem, arch, request, arrays, methods)
-    measured = tuning_cache.load(entry(problem, arch, request, arrays, methods))
+    query = Query(problem, arch, request, arrays, methods)
+    choice = estimated(query)
+    measured = tuning_cache.load(entry(query))
     if measured is None:
         return choice
-    wide = estimated(problem, arch, replace(request, tilings=tuning_cache.TILINGS), arrays, methods)
-    for c in wide.candidates:
+    for c in estimated(wide(query)).candidates:
         if tuning_cache.name_of(c) == measured.candidate:
             others = (other for other in choice.candidates if other != c)
             return Choice((c, *others), choice.refusals, measured.words)
     return choice
 
 
-def entry(
-    problem: Problem,
-    arch: CpuArch,
-    request: Request,
-    arrays: Arrays | None = None,
-    methods: tuple[type[Method], ...] | None = None,
-) -> str:
+def wide(query: Query) -> Query:
+    """`query` with as many tilings as are measured."""
+    return query._replace(request=replace(query.request, tilings=tuning_cache.TILINGS))
+
+
+def entry(query: Query) -> str:
     """The name under which a measured choice is kept; see `tuning_cache`."""
-    return tuning_cache.entry_of(problem, arch, _parsed(problem, request), arrays, methods)
+    return tuning_cache.entry_of(_parsed(query))
 
 
-def estimated(
-    problem: Problem,
-    arch: CpuArch,
-    request: Request,
-    arrays: Arrays | None = None,
-    methods: tuple[type[Method], ...] | None = None,
-) -> Choice:
-    """The candidates of `methods`, by default METHODS, for `problem` on `arch`, sorted by their
-    estimate of cycles.
-
-    `arrays` have the strides that the best candidate must accept; without them it may need
-    contiguous arrays.
+def estimated(query: Query) -> Choice:
+    """The candidates of all methods, sorted by their estimate of cycles.
 
     Raises
     ------
@@ -128,43 +117,41 @@ def estimated(
         The precision or algorithm is unknown, the algorithm does not support the problem, or no
         candidate needs as little memory as `max_workspace`.
     """
-    request = _parsed(problem, request)
-    for threads in _halves(arch.threads):
-        machine = replace(arch, threads=threads)
-        able, refusals, unserved = _able(problem, machine, request, arrays, methods)
+    query = _parsed(query)
+    request, threads = query.request, query.arch.threads
+    while threads:  # then half as many, down to one: threads have scratch memory of their own
+        query = query._replace(arch=replace(query.arch, threads=threads))
+        able, refusals, unserved = _able(query)
         if not able:
             reasons = "; ".join(refusal.reason for refusal in refusals or unserved)
             raise PlanError(
                 f"algorithm {request.algorithm!r} cannot compute this problem: {reasons}"
             )
-        fitting = [c for c in able if _bytes(c, arrays) <= request.limit]
+        fitting = [c for c in able if query.bytes_of(c) <= request.limit]
         if fitting:
-            large = [c for c in able if _bytes(c, arrays) > request.limit]
-            refusals += [_too_large(c, _bytes(c, arrays), request) for c in large] + unserved
+            large = [c for c in able if query.bytes_of(c) > request.limit]
+            refusals += [_too_large(c, query.bytes_of(c), request) for c in large] + unserved
             fitting.sort(key=lambda candidate: candidate.cycles)
             return Choice(tuple(fitting), tuple(refusals))
-    raise workspace_error(least_workspace(problem, arch, request, arrays, methods), request)
+        threads //= 2
+    raise workspace_error(least_workspace(query), request)
 
 
-def _parsed(problem: Problem, request: Request) -> Request:
-    """`request` with the words of the options as they are defined."""
+def _parsed(query: Query) -> Query:
+    """`query` with the words of the options as they are defined."""
+    request = query.request
     precision = choice("precision", request.precision, PRECISIONS, error=PlanError)
-    if problem.is_integer:  # sums are exact in any order
+    if query.problem.is_integer:  # sums are exact in any order
         precision = "standard"
     algorithm = choice("algorithm", request.algorithm, ("auto", *ALGORITHMS), error=PlanError)
-    return replace(request, precision=precision, algorithm=algorithm)
+    return query._replace(request=replace(request, precision=precision, algorithm=algorithm))
 
 
-def _able(
-    problem: Problem,
-    arch: CpuArch,
-    request: Request,
-    arrays: Arrays | None,
-    methods: tuple[type[Method], ...] | None,
-) -> tuple[list[Candidate], list[Refusal], list[Refusal]]:
+def _able(query: Query) -> tuple[list[Candidate], list[Refusal], list[Refusal]]:
     """The best candidates of all methods, whatever memory they take, the refusals, and those of
     methods that do not serve the problem; the caller's algorithm admits all of them.
     """
+    problem, arch, request, arrays, methods = query
     able: list[Candidate] = []
     refusals: list[Refusal] = []
     unserved: list[Refusal] = []
@@ -190,37 +177,19 @@ def _able(
     return able, refusals, unserved
 
 
-def _halves(threads: int) -> Iterator[int]:
-    """`threads`, then half as many, down to one: threads have scratch memory of their own."""
-    while threads:
-        yield threads
-        threads //= 2
-
-
-def _bytes(c: Candidate, arrays: Arrays | None) -> int:
-    """Bytes that a call of `c` takes besides its arrays."""
-    return c.call_bytes(None if arrays is None else arrays.w)
-
-
 def _too_large(c: Candidate, taken: int, request: Request) -> Refusal:
     needed = taken + request.reserved_bytes
     reason = f"it needs {needed} bytes, and max_workspace is {request.max_workspace}"
     return Refusal(c.name, reason)
 
 
-def least_workspace(
-    problem: Problem,
-    arch: CpuArch,
-    request: Request,
-    arrays: Arrays | None = None,
-    methods: tuple[type[Method], ...] | None = None,
-) -> int:
-    """The least `max_workspace` with which `problem` can be planned; 0 if no method can run."""
+def least_workspace(query: Query) -> int:
+    """The least `max_workspace` with which a problem can be planned; 0 if no method can run."""
     # No tiling takes as little as -1 bytes, so methods choose the one that takes least.
-    smallest = replace(_parsed(problem, request), max_workspace=-1)
-    able, *_ = _able(problem, replace(arch, threads=1), smallest, arrays, methods)
-    least = min((_bytes(c, arrays) for c in able), default=0)
-    return least + request.reserved_bytes
+    smallest = replace(query.request, max_workspace=-1)
+    query = query._replace(arch=replace(query.arch, threads=1), request=smallest)
+    able, *_ = _able(_parsed(query))
+    return min(map(query.bytes_of, able), default=0) + smallest.reserved_bytes
 
 
 def workspace_error(least: int, request: Request) -> PlanError:

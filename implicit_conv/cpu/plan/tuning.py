@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.random import default_rng
 
 from implicit_conv.arrays.arrays import Array, numpy_dtype
-from implicit_conv.cpu.candidates.candidate import Candidate, Method, Request
-from implicit_conv.cpu.machine.arch import CpuArch
+from implicit_conv.cpu.candidates.candidate import Candidate, Query
 from implicit_conv.cpu.plan import planner, tuning_cache
 from implicit_conv.cpu.plan.planner import Choice
-from implicit_conv.cpu.run.call import Arrays
 from implicit_conv.errors import PlanError
 from implicit_conv.problem.options import INTEGER_RANGES
 from implicit_conv.problem.parse import choice
-from implicit_conv.problem.problem import Problem
 from implicit_conv.timing import Local, Seconds, interleave, paired_ratio, summarise
 
 FILTERS = ("packed", "plain")  # what calls are measured with
@@ -32,16 +27,6 @@ GAIN = 0.98  # share of the first candidate's time below which another one repla
 Run = Callable[[Candidate], Callable[[], object]]  # a call of one candidate, ready to be timed
 
 
-class Query(NamedTuple):
-    """What `planner.plan` is asked."""
-
-    problem: Problem
-    arch: CpuArch
-    request: Request
-    arrays: Arrays | None = None
-    methods: tuple[type[Method], ...] | None = None
-
-
 def tuned(query: Query, run: Run, packs: bool) -> Choice:
     """The choice for `query` with the fastest candidate first, which is also kept for later plans.
 
@@ -52,7 +37,7 @@ def tuned(query: Query, run: Run, packs: bool) -> Choice:
     samples = measure(candidates, run)
     best = fastest(samples)
     chosen = tuning_cache.Kept(tuning_cache.name_of(candidates[best]), _words(samples, best))
-    tuning_cache.save(planner.entry(*query), chosen)
+    tuning_cache.save(planner.entry(query), chosen)
     return planner.plan(*query)
 
 
@@ -64,10 +49,9 @@ def few(query: Query, packs: bool) -> list[Candidate]:
     def cycles(c: Candidate) -> float:
         return c.packed_cycles if packs else c.cycles
 
-    choice = planner.estimated(*query)
+    choice = planner.estimated(query)
     first = choice.best_packed if packs else choice.best
-    wide = query._replace(request=replace(query.request, tilings=tuning_cache.TILINGS))
-    others = sorted(planner.estimated(*wide).candidates, key=cycles)
+    others = sorted(planner.estimated(planner.wide(query)).candidates, key=cycles)
     near = [c for c in others if c != first and cycles(c) <= WITHIN * cycles(first)]
     return [first, *near][:FEW]
 

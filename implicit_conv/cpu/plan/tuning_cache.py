@@ -8,19 +8,15 @@ all that its kernels depend on.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from implicit_conv.cpu.candidates.candidate import Candidate, Method, Request
-from implicit_conv.cpu.machine.arch import CpuArch
+from implicit_conv.cpu.candidates.candidate import Candidate, Query
 from implicit_conv.cpu.machine.compiler import compiled_target
-from implicit_conv.cpu.run.call import Arrays
 from implicit_conv.kernels.disk import store
 from implicit_conv.kernels.disk_folder import CHOICE
 from implicit_conv.kernels.preparation import first
 from implicit_conv.kernels.sources import digest
-from implicit_conv.problem.problem import Problem
 
 DIGITS = 32  # of a digest, in names
 TILINGS = 3  # of each variant of a method that are measured, at most
@@ -34,14 +30,9 @@ class Kept(NamedTuple):
     words: str
 
 
-def entry_of(
-    problem: Problem,
-    arch: CpuArch,
-    request: Request,
-    arrays: Arrays | None = None,
-    methods: Sequence[type[Method]] | None = None,
-) -> str:
-    """The name of the entry for a plan: arguments are those of `planner.plan`."""
+def entry_of(query: Query) -> str:
+    """The name of the entry for a plan."""
+    problem, arch, request, arrays, methods = query
     first("versions")
     from implicit_conv.kernels.cpu.runtime.code import versions
 

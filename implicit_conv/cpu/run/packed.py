@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -72,6 +72,7 @@ class PackedFilter:
     order : PackedOrder
     """
 
+    kind: ClassVar[str] = "panels"
     panels: Array
     order: PackedOrder
 
@@ -79,6 +80,11 @@ class PackedFilter:
     def key(self) -> tuple[object, ...]:
         """The key of its order."""
         return self.order.key
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the panels."""
+        return self.panels.nbytes
 
     @cached_property
     def address(self) -> int:
@@ -103,19 +109,28 @@ class PackedFilter:
         return packed_copy, (self.panels.tobytes(), self.order)
 
     def __repr__(self) -> str:
-        return f"<PackedFilter of {self.panels.nbytes} bytes: {self.order.key[0]}>"
+        return f"<PackedFilter of {self.bytes} bytes: {self.order.key[0]}>"
 
 
 @dataclass(frozen=True, eq=False)
 class PackedParts:
-    """The packed filters of a convolution that consists of several."""
+    """The packed filters of an operator that several plans compute.
 
+    `kind` says what the parts are: filters of another operator do not fit, whatever their orders.
+    """
+
+    kind: str
     filters: tuple[Any, ...]
 
     @cached_property
     def key(self) -> tuple[object, ...]:
-        """The keys of their orders."""
-        return tuple(packed.key for packed in self.filters)
+        """The kind, and the keys of their orders."""
+        return self.kind, *(packed.key for packed in self.filters)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all packed filters."""
+        return sum(packed.bytes for packed in self.filters)
 
     @property
     def panels(self) -> None:
@@ -125,6 +140,9 @@ class PackedParts:
     def operand(self) -> tuple[Any, ...]:
         """What a `Call` takes as w."""
         return tuple(packed.operand for packed in self.filters)
+
+    def __repr__(self) -> str:
+        return f"<PackedParts of {self.bytes} bytes: {len(self.filters)} {self.kind}>"
 
 
 def packed_copy(content: bytes, order: PackedOrder) -> PackedFilter:

@@ -85,6 +85,16 @@ class Rows(NamedTuple):
     stride: int
 
 
+class Staged(NamedTuple):
+    """Sums of the pixels of an output row in a staging tile, of the filters from `first` on."""
+
+    address: int
+    width: int  # filters of a pixel in the staging tile
+    first: int
+    filters: int
+    pixels: int
+
+
 def finish_rows(
     call: Call, k: int, sums: Rows, residual: Rows, y: Rows, rows: int, columns: int, ahead: int
 ) -> None:
@@ -122,17 +132,9 @@ def make_write(lanes: int, form: Format) -> Callable[..., Any]:
     block_row = block_pixels * itemsize
     block_bytes = lanes * block_row
 
-    def write_planes(
-        call: Call,
-        staging: int,
-        pitch: int,
-        first_filter: int,
-        filters: int,
-        count: int,
-        residual: int,
-        y: int,
-    ) -> None:
+    def write_planes(call: Call, pitch: int, staged: Staged, residual: int, y: int) -> None:
         """Transpose blocks of pixels x filters into y, and finish them unless they are clamped."""
+        staging, _, first_filter, filters, count = staged
         block = memory.stack(block_bytes)
         spreads = call.stores.row_axis == SPREAD_ROWS
         directly = call.stores.row_axis == PIXEL_ROWS
@@ -179,22 +181,12 @@ def make_write(lanes: int, form: Format) -> Callable[..., Any]:
                                 count=min(lanes, pixels - pixel),
                             )
 
-    def write(
-        call: Call,
-        staging: int,
-        width: int,
-        first_filter: int,
-        filters: int,
-        count: int,
-        residual: int,
-        y: int,
-    ) -> None:
-        """Finish `count` pixels of an output row, with the filters from `first_filter` on, and
-        store them in y.
-        """
+    def write(call: Call, staged: Staged, residual: int, y: int) -> None:
+        """Finish pixels of an output row, and store them in y."""
+        staging, width, first_filter, filters, count = staged
         pitch = width * itemsize
         if call.stores.row_axis in (PIXEL_BLOCKS, PIXEL_ROWS, SPREAD_ROWS):
-            write_planes(call, staging, pitch, first_filter, filters, count, residual, y)
+            write_planes(call, pitch, staged, residual, y)
             return
         sums, added, out = Rows(staging, pitch), Rows(residual, call.residual.q), Rows(y, call.y.q)
         rows, columns, ahead = count, filters, ROWS_AHEAD * call.residual.q
@@ -271,6 +263,6 @@ def make_store_tile(lanes: int, form: Format) -> Source:
                     add_residual(call, at, width, filters, columns, residual)
                 y = call.y.address + schedule.plane_offset(g, n + plane, call.y.n, call.y.z)
                 y += (p + row) * call.y.p + q * call.y.q + k * call.y.k
-                write(call, at, width, k, filters, columns, residual, y)
+                write(call, Staged(at, width, k, filters, columns), residual, y)
 
     return translated(store_tile, stored_tile)

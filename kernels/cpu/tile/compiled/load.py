@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import memory
@@ -22,13 +22,26 @@ from implicit_conv.kernels.cpu.runtime.table import LOAD_PIXELS, LOAD_TILE, TRAN
 from implicit_conv.kernels.cpu.tile import storage
 from implicit_conv.kernels.cpu.tile.compiled import convert
 from implicit_conv.kernels.cpu.tile.compiled.transpose import make_transpose_block
-from implicit_conv.kernels.cpu.tile.compiled.windows import make_load_windows
+from implicit_conv.kernels.cpu.tile.compiled.windows import Row, make_load_windows
 from implicit_conv.kernels.cpu.tile.storage import Format
 from implicit_conv.kernels.geometry import Geometry
 
 WORD_BYTES = 4  # bytes of a word of several channels
 WIDE_BYTES = 16  # bytes of a copy in one instruction; smaller pixels are copied with what follows
 FEW_PLANES = 4  # channels that are copied one by one (AMD EPYC, Zen 4, 2026-11)
+
+
+class Pixels(NamedTuple):
+    """Every step-th of neighbouring pixels of the image, at least one, and where they go."""
+
+    target: int  # addresses of the first pixel
+    source: int
+    pitch: int  # byte stride of pixels in the buffer
+    pixel: int  # byte stride of neighbouring pixels in memory
+    step: int  # neighbouring pixels from one to the next
+    channel: int  # byte stride of channels in memory
+    pixels: int
+    channels: int
 
 
 @functools.cache
@@ -39,10 +52,10 @@ def make_load_contiguous(lanes: int, form: Format) -> Callable[..., Any]:
     as_stored, copy_wide = form.x == form.buffer, memory.copy_bytes(WIDE_BYTES)
     size, itemsize = storage.SIZES[form.x], storage.SIZES[form.buffer]  # of x, of the buffer
 
-    def copy_pixels(
-        target: int, source: int, pitch: int, step: int, pixels: int, channels: int
-    ) -> None:
+    def copy_pixels(row: Pixels) -> None:
         """One copy for each pixel, or one for the whole row if pixels are contiguous too."""
+        target, source, pitch, pixel, step, _, pixels, channels = row
+        step *= pixel
         if step == channels * size and pitch == channels * itemsize:
             move(target, source, pixels * channels)
             return
@@ -55,10 +68,10 @@ def make_load_contiguous(lanes: int, form: Format) -> Callable[..., Any]:
         for i in range(wide, pixels):
             move(target + i * pitch, source + i * step, channels)
 
-    def copy_words(
-        target: int, source: int, pitch: int, step: int, pixels: int, channels: int
-    ) -> None:
+    def copy_words(row: Pixels) -> None:
         """Channels that do not fill a word: each is copied with what follows, which is masked."""
+        target, source, pitch, pixel, step, _, pixels, channels = row
+        step *= pixel
         beyond = schedule.ceil_div(WORD_BYTES - channels * size, step) if step > 0 else pixels
         whole = max(0, pixels - beyond)
         mask = (1 << 8 * channels * size) - 1
@@ -68,21 +81,11 @@ def make_load_contiguous(lanes: int, form: Format) -> Callable[..., Any]:
             memory.zero(target + i * pitch, pitch)
             move(target + i * pitch, source + i * step, channels)
 
-    def load_pixels(
-        kernels: int,
-        target: int,
-        source: int,
-        pitch: int,
-        pixel: int,
-        step: int,
-        channel: int,
-        pixels: int,
-        channels: int,
-    ) -> None:
-        if channels < element_channels:
-            copy_words(target, source, pitch, step * pixel, pixels, channels)
+    def load_pixels(kernels: int, row: Pixels) -> None:
+        if row.channels < element_channels:
+            copy_words(row)
         else:
-            copy_pixels(target, source, pitch, step * pixel, pixels, channels)
+            copy_pixels(row)
 
     return load_pixels
 
@@ -95,33 +98,25 @@ def make_load_apart(lanes: int, form: Format) -> Callable[..., Any]:
     move_element = convert.make_move_element(form.x, form.buffer)
     size, itemsize = storage.SIZES[form.x], storage.SIZES[form.buffer]  # of x, of the buffer
 
-    def gather_pixels(
-        target: int, source: int, pitch: int, step: int, channel: int, pixels: int, channels: int
-    ) -> None:
+    def gather_pixels(row: Pixels) -> None:
         """Any strides, element by element."""
+        target, source, pitch, pixel, step, channel, pixels, channels = row
+        step *= pixel
         for i in range(pixels):
             for c in range(channels):
                 move_element(target + i * pitch + c * itemsize, source + i * step + c * channel)
 
-    def interleave_planes(
-        target: int, source: int, pitch: int, step: int, channel: int, pixels: int, channels: int
-    ) -> None:
+    def interleave_planes(row: Pixels) -> None:
         """Few planes, each read in order: their transposed blocks would be almost empty."""
+        target, source, pitch, pixel, step, channel, pixels, channels = row
+        step *= pixel
         for c in range(channels):
             for i in range(pixels):
                 move_element(target + i * pitch + c * itemsize, source + i * step + c * channel)
 
-    def transpose_pixels(
-        kernels: int,
-        target: int,
-        source: int,
-        pitch: int,
-        step: int,
-        channel: int,
-        pixels: int,
-        channels: int,
-    ) -> None:
-        """Contiguous pixels (NCHW), transposed; `step` counts pixels and is 1 or 2."""
+    def transpose_pixels(kernels: int, row: Pixels) -> None:
+        """Contiguous pixels (NCHW), transposed; `step` is 1 or 2."""
+        target, source, pitch, _, step, channel, pixels, channels = row
         span = (pixels - 1) * step + 1  # source pixels that may be read
         block = lanes * element_channels
         for c in range(0, channels, block):
@@ -132,23 +127,13 @@ def make_load_apart(lanes: int, form: Format) -> Callable[..., Any]:
                     kernels, step, source + from_, channel, target + to, pitch, rows, columns
                 )
 
-    def load_pixels(
-        kernels: int,
-        target: int,
-        source: int,
-        pitch: int,
-        pixel: int,
-        step: int,
-        channel: int,
-        pixels: int,
-        channels: int,
-    ) -> None:
-        if channels <= FEW_PLANES:
-            interleave_planes(target, source, pitch, step * pixel, channel, pixels, channels)
-        elif pixel == size and step <= 2:
-            transpose_pixels(kernels, target, source, pitch, step, channel, pixels, channels)
+    def load_pixels(kernels: int, row: Pixels) -> None:
+        if row.channels <= FEW_PLANES:
+            interleave_planes(row)
+        elif row.pixel == size and row.step <= 2:
+            transpose_pixels(kernels, row)
         else:
-            gather_pixels(target, source, pitch, step * pixel, channel, pixels, channels)
+            gather_pixels(row)
 
     return load_pixels
 
@@ -159,27 +144,12 @@ def make_load_any(lanes: int, form: Format) -> Callable[..., Any]:
     size = storage.SIZES[form.x]
     load_contiguous, load_apart = make_load_contiguous(lanes, form), make_load_apart(lanes, form)
 
-    def load_pixels(
-        kernels: int,
-        target: int,
-        source: int,
-        pitch: int,
-        pixel: int,
-        step: int,
-        channel: int,
-        pixels: int,
-        channels: int,
-    ) -> None:
-        """Load every step-th pixel of `pixels` >= 1 pixels of the image, the first of which is at
-        `source`, by the fastest way for their strides.
-
-        `pixel` and `channel` are byte strides in memory, and `pitch` is that of pixels in the
-        buffer.
-        """
-        if channel == size:
-            load_contiguous(kernels, target, source, pitch, pixel, step, channel, pixels, channels)
+    def load_pixels(kernels: int, row: Pixels) -> None:
+        """Load pixels by the fastest way for their strides."""
+        if row.channel == size:
+            load_contiguous(kernels, row)
         else:
-            load_apart(kernels, target, source, pitch, pixel, step, channel, pixels, channels)
+            load_apart(kernels, row)
 
     return load_pixels
 
@@ -196,28 +166,19 @@ def make_load_row(lanes: int, form: Format, apart: bool, repeats: bool) -> Calla
     fill = _make_repeat(lanes, form, apart) if repeats else _zero_pixels
     fills_words = not apart and not repeats  # also where channels do not fill a word
 
-    def load_row(
-        call: Call,
-        g: Geometry,
-        target: int,
-        source: int,
-        pitch: int,
-        w: int,
-        pixels: int,
-        channels: int,
-    ) -> None:
-        """Load the pixels w, w + step, ... of the image row at `source`, padding included.
+    def load_row(call: Call, g: Geometry, row: Row, pixels: int, channels: int) -> None:
+        """Load `pixels` pixels of an image row, padding included.
 
         An image without channels has no memory that wide copies could read.
         """
+        target, source, pitch, w = row
         first, end = schedule.valid_pixels(w, g.W, g.step_w, pixels)
         if first < end and channels > 0:
             to, at = target + first * pitch, source + (w + first * g.step_w) * call.x.w
-            load_pixels(
-                call.kernels, to, at, pitch, call.x.w, g.step_w, call.x.c, end - first, channels
-            )
-        fill(call, g, target, source, pitch, w, 0, first, channels)
-        fill(call, g, target, source, pitch, w, end, pixels, channels)
+            inside = Pixels(to, at, pitch, call.x.w, g.step_w, call.x.c, end - first, channels)
+            load_pixels(call.kernels, inside)
+        fill(call, g, row, 0, first, channels)
+        fill(call, g, row, end, pixels, channels)
         missing = -channels % element_channels  # of the channels of the last element
         if missing > 0 and not (fills_words and channels < element_channels):
             for i in range(pixels):
@@ -226,19 +187,9 @@ def make_load_row(lanes: int, form: Format, apart: bool, repeats: bool) -> Calla
     return load_row
 
 
-def _zero_pixels(
-    call: Call,
-    g: Geometry,
-    target: int,
-    source: int,
-    pitch: int,
-    w: int,
-    first: int,
-    end: int,
-    channels: int,
-) -> None:
+def _zero_pixels(call: Call, g: Geometry, row: Row, first: int, end: int, channels: int) -> None:
     """Write the pixels first .. end - 1 of a row, which are padding of zeros."""
-    memory.zero(target + first * pitch, (end - first) * pitch)
+    memory.zero(row.target + first * row.pitch, (end - first) * row.pitch)
 
 
 @functools.cache
@@ -258,17 +209,10 @@ def _make_repeat(lanes: int, form: Format, apart: bool) -> Callable[..., Any]:
     move_pixel = move_apart if apart else move_contiguous
 
     def repeat_pixels(
-        call: Call,
-        g: Geometry,
-        target: int,
-        source: int,
-        pitch: int,
-        w: int,
-        first: int,
-        end: int,
-        channels: int,
+        call: Call, g: Geometry, row: Row, first: int, end: int, channels: int
     ) -> None:
         """Load the pixels first .. end - 1 of a row, which are padding, one by one."""
+        target, source, pitch, w = row
         for i in range(first, end):
             column = schedule.source_column(g, w + i * g.step_w, call.q_end)
             if column < 0:
@@ -318,7 +262,8 @@ def make_load_pixels(lanes: int, form: Format) -> Source:
         for i in range(planes):
             for j in range(rows):
                 to, at = target + (i * rows + j) * columns * pitch, source + i * plane + j * row
-                load_row_pixels(kernels, to, at, pitch, column, step, channel, columns, channels)
+                pixels = Pixels(to, at, pitch, column, step, channel, columns, channels)
+                load_row_pixels(kernels, pixels)
 
     return translated(load_pixels, pixel_loads)
 
@@ -388,6 +333,7 @@ def _load_tile(form: Format, load_row: Callable[..., Any], recording: bool) -> S
                         if source_d < 0 or source_h < 0:
                             memory.zero(target, size)
                         else:
-                            load_row(call, g, target, source, pixel, w + offset, pixels, count)
+                            line = Row(target, source, pixel, w + offset)
+                            load_row(call, g, line, pixels, count)
 
     return translated(load_tile, tile_loads)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import masks, memory
@@ -21,6 +21,15 @@ from implicit_conv.kernels.cpu.tile import storage
 from implicit_conv.kernels.cpu.tile.compiled import convert
 from implicit_conv.kernels.cpu.tile.storage import Format
 from implicit_conv.kernels.geometry import Geometry
+
+
+class Row(NamedTuple):
+    """A row of the buffer, and the row of an image that it is loaded from."""
+
+    target: int  # their addresses
+    source: int
+    pitch: int  # byte stride of pixels in the buffer
+    w: int  # the position in the image of its first pixel, or the column of its first window
 
 
 @functools.cache
@@ -75,20 +84,12 @@ def make_load_windows(form: Format, shape: tuple[int, int, int]) -> Callable[...
                     to = target + (tap * window_channels + c) * size
                     move_element(to, at + c * call.x.c)
 
-    def load_row(
-        call: Call,
-        g: Geometry,
-        target: int,
-        source: int,
-        pitch: int,
-        q: int,
-        count: int,
-        channels: int,
-    ) -> None:
+    def load_row(call: Call, g: Geometry, row: Row, count: int, channels: int) -> None:
         """Load the windows of the output columns q .. q + count - 1.
 
         Those inside the image are copied several at once, if that stays inside the row's buffer.
         """
+        target, source, pitch, q = row
         first = min(count, max(0, schedule.ceil_div(call.windows.before, stride) - q))
         last = (call.windows.columns - taps + call.windows.before) // stride - q
         last = min(last + 1 - together, count - schedule.ceil_div(WINDOW_ELEMENTS, filled))
@@ -97,15 +98,13 @@ def make_load_windows(form: Format, shape: tuple[int, int, int]) -> Callable[...
         if contiguous and call.x.tap == window_channels * size and last >= first:
             copies = (last - first) // together + 1
         for i in range(first):
-            gather_window(
-                call, target + i * pitch, source, (q + i) * stride - call.windows.before, pitch
-            )
+            to, column = target + i * pitch, (q + i) * stride - call.windows.before
+            gather_window(call, to, source, column, pitch)
         at = source + ((q + first) * stride - call.windows.before) * call.x.tap
         for i in range(copies):
             copy_windows(target + (first + i * together) * pitch, at + i * together * step * size)
         for i in range(first + copies * together, count):
-            gather_window(
-                call, target + i * pitch, source, (q + i) * stride - call.windows.before, pitch
-            )
+            to, column = target + i * pitch, (q + i) * stride - call.windows.before
+            gather_window(call, to, source, column, pitch)
 
     return load_row

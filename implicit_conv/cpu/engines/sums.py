@@ -1,0 +1,81 @@
+"""Operators that are sums of others: what a plan takes that consists of plans."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+from implicit_conv.cpu.candidates.candidate import Candidate
+from implicit_conv.cpu.engines.runner import Runner
+from implicit_conv.cpu.machine.arch import CpuArch
+from implicit_conv.cpu.run.packed import PackedParts
+from implicit_conv.problem.schedule import Load
+
+
+class SumEngine(Runner):
+    """The plan of an operator that other plans compute, one after another. `kind` says what they
+    are; its packed filters are `PackedParts`.
+    """
+
+    @property
+    @abstractmethod
+    def engines(self) -> tuple[Any, ...]:
+        """The plans, in the order in which they run; the first one is typical of all."""
+
+    @property
+    @abstractmethod
+    def copied_bytes(self) -> int:
+        """Bytes of the copies that a call makes for them."""
+
+    @property
+    def arch(self) -> CpuArch:
+        """The machine that the plan is for."""
+        return self.engines[0].arch  # type: ignore[no-any-return]
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """The candidates of the first plan."""
+        return self.engines[0].candidates  # type: ignore[no-any-return]
+
+    @property
+    def algorithm(self) -> str:
+        """The algorithm of the first plan."""
+        return self.engines[0].algorithm  # type: ignore[no-any-return]
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of scratch memory of the plan that needs most, and of copies."""
+        most: int = max(engine.workspace_bytes for engine in self.engines)
+        return most + self.copied_bytes
+
+    @property
+    def call_bytes(self) -> int:
+        """Bytes that the plan which needs most takes besides its arrays, and those of copies."""
+        most: int = max(engine.call_bytes for engine in self.engines)
+        return most + self.copied_bytes
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of all packed filters."""
+        return sum(engine.packed_bytes for engine in self.engines)
+
+    @property
+    def packed_key(self) -> tuple[object, ...]:
+        """The kind of the parts, and the keys of the filters that they read."""
+        return self.kind, *(engine.packed_key for engine in self.engines)
+
+    def trace(self) -> list[Load]:
+        """The loads of all plans, with the coordinates of each one's own arrays."""
+        return [load for engine in self.engines for load in engine.trace()]
+
+    @abstractmethod
+    def explain(self) -> str:
+        """The text of `Plan.explain`."""
+
+    @abstractmethod
+    def pack(self, w: object) -> PackedParts:
+        """The packed filters of all plans; see `Plan.pack`."""
+
+    @abstractmethod
+    def tuned(self, filters: str) -> SumEngine:
+        """The plan with the fastest candidates of each; see `Plan.tune`."""
