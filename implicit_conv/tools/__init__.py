@@ -1,1 +1,4 @@
-"""The command line, its commands demo, info and bench, and the timing that perf/ shares."""
+"""The command line: `implicit-conv` and its commands.
+
+The top floor: it may import all rooms, and none imports it.
+"""

@@ -1,6 +1,7 @@
 """torch's convolutions on the CPU, computed by this package: no model needs a change.
 
-Importing this package does not import torch; its functions do.
+A door: it imports operators, arrays and problems. Importing it does not import torch; its functions
+do.
 """
 
 from __future__ import annotations

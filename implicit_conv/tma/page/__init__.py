@@ -1,4 +1,4 @@
 """The explorer: a page in which a copy is drawn while its fields are changed.
 
-The scripts repeat rules of `check`; a test compares both.
+Rules and the schedule are those of Python, printed as JavaScript; the commands import it.
 """
