@@ -10,17 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from implicit_conv.tma.maps.limits import (
-    FUNCTIONS,
-    RANKS,
-    STEP_MAX,
-    TILED_RANKS,
-    Description,
-    Finding,
-    integer,
-    integers,
-    with_rows,
-)
+from implicit_conv.tma.maps import limits
+from implicit_conv.tma.maps.limits import Description, Finding, integer, integers, with_rows
 from implicit_conv.tma.maps.rules import within
 
 PREFIX = "CU_TENSOR_MAP_"
@@ -198,11 +189,11 @@ def describe_arguments(arguments: Arguments) -> tuple[Description | None, list[F
     The map is None if too little can be read. Its own rules are checked by `rules.map_findings`.
     """
     kind = kind_of(arguments)
-    source = f"CUDA driver API, {FUNCTIONS[kind]}"
+    source = f"CUDA driver API, {limits.FUNCTIONS[kind]}"
     missing = [name for name in NEEDED[kind] if name not in arguments]
     found = [Finding(name, None, "is missing", source) for name in missing]
     foreign = [name for name in FOREIGN[kind] if name in arguments]
-    allowed = f"is of another call than {FUNCTIONS[kind]}; give the arguments of one"
+    allowed = f"is of another call than {limits.FUNCTIONS[kind]}; give the arguments of one"
     found += [Finding(name, arguments[name], allowed, source) for name in foreign]
     if missing:
         return None, found
@@ -270,7 +261,7 @@ def _lengths(arguments: Arguments, kind: str, source: str) -> list[Finding]:
     if kind == "im2col":
         implied += [len(arguments[name]) + 2 for name in CORNER_NAMES]
     agreed = all(count == len(dims) for count in implied)
-    ranks: tuple[int, ...] = TILED_RANKS if kind == "tiled" else RANKS
+    ranks: tuple[int, ...] = limits.TILED_RANKS if kind == "tiled" else limits.RANKS
     if agreed and len(dims) not in ranks:
         allowed = f"rank {len(dims)} must be in [{ranks[0]}, {ranks[-1]}]"
         hint = "" if kind == "tiled" else "(c, w, [h, [d,]] n); a matrix needs a tiled map"
@@ -298,9 +289,9 @@ def _unwalked_steps(steps: tuple[int, ...], rank: int, kind: str, source: str) -
     first = {"tiled": rank, "im2col": rank - 1, "w": 2}[kind]
     for axis in (0, *range(first, rank)):
         name, hint = f"elementStrides[{axis}]", "pass 1; entries are for c, w, h, d, n"
-        if not 1 <= steps[axis] <= STEP_MAX and kind != "tiled":
-            yield Finding(name, steps[axis], within(1, STEP_MAX), source, hint)
-        elif 1 < steps[axis] <= STEP_MAX:
+        if not 1 <= steps[axis] <= limits.STEP_MAX and kind != "tiled":
+            yield Finding(name, steps[axis], within(1, limits.STEP_MAX), source, hint)
+        elif 1 < steps[axis] <= limits.STEP_MAX:
             allowed = UNWALKED[0 if axis == 0 else 1 if axis == rank - 1 else 2]
             yield Finding(name, steps[axis], allowed, source, hint, "warning")
 
