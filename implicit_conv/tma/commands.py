@@ -100,12 +100,9 @@ def _map_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--shape", type=integers, metavar="N,[D,]H,W,C")
     group.add_argument("--box", type=integers, metavar="...,C", help="of a tiled map")
     group.add_argument("--dtype", default="float16")
-    group.add_argument(
-        "--lower", type=integers, metavar="[D,]H,W", help="zeros by default; for w and w128 only W"
-    )
-    group.add_argument(
-        "--upper", type=integers, metavar="[D,]H,W", help="zeros by default; for w and w128 only W"
-    )
+    words = "zeros by default; for w and w128 only W"
+    for name in ("--lower", "--upper"):
+        group.add_argument(name, type=integers, metavar="[D,]H,W", help=words)
     group.add_argument("--step", type=integers, default=(1,), help="one for all axes, or [D,]H,W")
     group.add_argument("--pixels", type=int, default=128)
     group.add_argument("--channels", type=int, default=64)
@@ -296,14 +293,12 @@ def lint_example(name: str) -> list[Finding]:
     entry = example(name)
     found: dict[Finding, None] = {}  # a set that keeps the order
     for w_halo, w_offset in entry.buffers:
-        findings = lint(
-            coords=entry.coords,
-            offsets=entry.offsets,
-            w_halo=w_halo,
-            w_offset=w_offset,
-            **entry.fields,
-        )
-        found |= dict.fromkeys(findings)
+        operands: dict[str, Any] = {
+            "offsets": entry.offsets,
+            "w_halo": w_halo,
+            "w_offset": w_offset,
+        }
+        found |= dict.fromkeys(lint(coords=entry.coords, **operands, **entry.fields))
     return list(found)
 
 

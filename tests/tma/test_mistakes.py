@@ -326,3 +326,18 @@ def test_following_advice_ends():
             given, at = {**given, **changed}, {**at, **operands}
         else:
             pytest.fail(f"advice goes on and on: {given}, {at}")
+
+
+def test_one_stride_in_elements_is_among_the_guesses():
+    map = tma.Im2colMap(
+        shape=(2, 6, 5, 64),
+        dtype="float16",
+        lower_corner=(-1, -1),
+        upper_corner=(-1, -1),
+        pixels_per_column=32,
+        channels_per_pixel=64,
+        swizzle="128B",
+    )
+    columns, rows, images = map.arguments["globalStrides"]
+    (finding,) = tma.lint(**{**map.arguments, "globalStrides": (columns, rows // 2, images)})
+    assert "globalStrides: that of h looks like elements; it must be bytes" in finding.hint

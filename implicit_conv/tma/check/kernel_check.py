@@ -244,12 +244,11 @@ def check_kernel(
         raise
     except ptx.PtxError as wrong:
         error = str(wrong)
-    found = {
-        n: _map_findings(
-            a, problem if coverage and coverage.walks(a.map) else None, operator, target
-        )
-        for n, a in given.items()
-    }
+    found = {}
+    for n, a in given.items():
+        walked = problem if coverage and coverage.walks(a.map) else None
+        of_map = lint(a.map, problem=walked, operator=operator, arch=target)
+        found[n] = (*of_map, *call_findings(a.map, a.encoded or {}))
     outputs = () if error else tuple(_differing(arguments, expected or {}, tolerance))
     return KernelReport(
         copies=tuple(watcher.checked(copy) for copy in watcher.copies),
@@ -284,17 +283,16 @@ class _Watcher:
         try:
             number, map = self._map(copy)
             start, wrong = start_of(map, copy)
-            operands = (start.coords, start.offsets, start.w_halo, start.w_offset)
             if wrong or copy.direction == "store":
                 return
             if number is not None:
                 array = self.given[number].array
-                image = smem_image(map, array, start.coords, start.dst, *operands[1:])
+                image = smem_image(map, array, start.coords, start.dst, *start.operands[1:])
                 self.differences[id(copy)] = difference(image, copy)
             if self.coverage and self.coverage.serves(map):
-                walked = walk(map, *operands)
-                services = self.coverage.add(map, walked, start.coords[-1], start.offsets)
-                self.services[id(copy)] = services
+                walked = walk(map, *start.operands)
+                served = self.coverage.add(map, walked, start.coords[-1], start.offsets)
+                self.services[id(copy)] = served
         except TensorMapError:  # the findings will say so
             return
 
@@ -313,7 +311,7 @@ class _Watcher:
             start, wrong = start_of(map, copy)
             if not wrong:
                 wrong = list(self._lint(map, start, copy.direction))
-                walked = walk(map, start.coords, start.offsets, start.w_halo, start.w_offset)
+                walked = walk(map, *start.operands)
         except TensorMapError as error:
             wrong = wrong or list(error.findings)
         return CheckedCopy(
@@ -335,16 +333,7 @@ class _Watcher:
         """Findings of a copy that are not those of its map alone."""
         key = map, start, direction
         if key not in self.linted:
-            found = lint(
-                map,
-                coords=start.coords,
-                offsets=start.offsets,
-                w_halo=start.w_halo,
-                w_offset=start.w_offset,
-                dst=start.dst,
-                direction=direction,
-                arch=self.target,
-            )
+            found = lint(map, **vars(start), direction=direction, arch=self.target)
             alone = lint(map, arch=self.target)
             self.linted[key] = tuple(finding for finding in found if finding not in alone)
         return self.linted[key]
@@ -383,11 +372,3 @@ def _tensor(argument: MapArgument, number: int) -> ptx.Tensor:
             "the map's shape and dtype, and a map of a packed tensor"
         )
     return ptx.Tensor(interpreted_map(argument.encoded or map.arguments, number), array)
-
-
-def _map_findings(
-    argument: MapArgument, problem: Problem | None, operator: str, target: str | None
-) -> tuple[Finding, ...]:
-    """What is wrong with a map, or unlike in the call that encodes it."""
-    found = lint(argument.map, problem=problem, operator=operator, arch=target)
-    return (*found, *call_findings(argument.map, argument.encoded or {}))

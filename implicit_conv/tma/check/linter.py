@@ -28,8 +28,6 @@ from implicit_conv.tma.maps.limits import (
     Finding,
     Start,
     TensorMapError,
-    integer,
-    integers,
 )
 from implicit_conv.tma.maps.maps import Im2colMap, Im2colWideMap, TensorMap
 from implicit_conv.tma.maps.packing import packing
@@ -119,15 +117,7 @@ def lint(
         given = _read(read)
     if given.map is None:
         return given.findings
-    start = None
-    if coords is not None:
-        start = Start(
-            integers("coords", coords),
-            None if offsets is None else integers("offsets", offsets),
-            integer("w_halo", w_halo),
-            integer("w_offset", w_offset),
-            integer("dst", dst),
-        )
+    start = None if coords is None else Start.of(coords, offsets, w_halo, w_offset, dst)
     lowerings = None
     if problem is not None:
         problem, _ = parse_problem(problem, None, {})

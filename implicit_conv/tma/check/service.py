@@ -9,9 +9,7 @@ reads is not known.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,7 +61,7 @@ class Coverage:
         self.loaded: dict[tuple[int, Tap], npt.NDArray[np.bool_]] = {
             (number, tap): np.zeros((_outputs(lowering), lowering.channels), bool)
             for number, lowering in enumerate(self.lowerings)
-            for tap in _taps(lowering)
+            for tap in lowering.taps()
         }
 
     def serves(self, map: TensorMap) -> bool:
@@ -82,7 +80,7 @@ class Coverage:
         found = []
         for number in self._alike(map) if strict else range(len(self.lowerings)):
             lowering = self.lowerings[number]
-            taps = list(_taps(lowering))
+            taps = list(lowering.taps())
             served = {tap: _served(lowering, tap, walk.coordinates, strict) for tap in taps}
             named = _named(lowering, offsets) if strict else None
             if named in served and served[named].size:
@@ -112,10 +110,6 @@ class Coverage:
 
 def _outputs(lowering: Lowering) -> int:
     return lowering.N * math.prod(lowering.out)
-
-
-def _taps(lowering: Lowering) -> Iterator[Tap]:
-    return itertools.product(*(range(axis.taps) for axis in lowering.axes))
 
 
 def _service(lowering: Lowering, tap: Tap, outputs: Positions) -> Service:

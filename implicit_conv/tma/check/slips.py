@@ -16,15 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from implicit_conv.tma.maps.limits import (
-    BOX_MAX,
-    CHANNELS_MAX,
-    ITEMSIZES,
-    SMEM_ALIGNMENT,
-    Description,
-    Start,
-    with_rows,
-)
+from implicit_conv.tma.maps import limits
+from implicit_conv.tma.maps.limits import Description, Start, with_rows
 from implicit_conv.tma.maps.packing import DENSE, NESTED, packing
 from implicit_conv.tma.maps.swizzles import SWIZZLES
 
@@ -165,7 +158,7 @@ def _stride_units(m: Description) -> Iterator[Slip]:
 
 def _types(m: Description) -> Iterator[Slip]:
     """Smaller elements; which type was meant is not known, so that there is no fix."""
-    for size in ITEMSIZES if m.strides is not None else ():
+    for size in limits.ITEMSIZES if m.strides is not None else ():
         if size < m.itemsize:
             names = {1: "1 byte (UINT8)", 2: "2 bytes (FLOAT16 or BFLOAT16)"}
             elements = f"elements of {names.get(size, f'{size} bytes')}, not of {m.itemsize} bytes"
@@ -181,11 +174,15 @@ def _units(m: Description) -> Iterator[Slip]:
     size = m.itemsize
     if m.tiled:
         inner = m.box[-1] if m.box else 0
-        if size > 1 and inner % size == 0 and inner > (m.span // size if m.span else BOX_MAX):
+        if (
+            size > 1
+            and inner % size == 0
+            and inner > (m.span // size if m.span else limits.BOX_MAX)
+        ):
             text = f"it looks like bytes; that is {inner // size} elements of {size} bytes"
             yield changed(m, text, box=(*m.box[:-1], inner // size))
         return
-    most = min(m.span // max(1, size) if m.span else CHANNELS_MAX, m.shape[-1])
+    most = min(m.span // max(1, size) if m.span else limits.CHANNELS_MAX, m.shape[-1])
     if size > 1 and m.channels % size == 0 and m.channels > most:
         text = f"it looks like bytes; that is {m.channels // size} channels of {size} bytes"
         if m.channels == m.shape[-1] and m.channels // size == most:
@@ -351,7 +348,7 @@ def _moved_start(m: Description, start: Start) -> Iterator[Slip]:
         grid = (low + max(0, (x - low) // step) * step for x, low, step in boxed)
         text = "start = lower + p * stride: otherwise rows after the first wrap are shifted"
         yield moved(m, start, text, coords=(*outer[:first], *grid, c))
-    pattern = SWIZZLES[m.swizzle].pattern if m.swizzle in SWIZZLES else SMEM_ALIGNMENT
+    pattern = SWIZZLES[m.swizzle].pattern if m.swizzle in SWIZZLES else limits.SMEM_ALIGNMENT
     up = -(-start.dst // pattern) * pattern
     yield moved(m, start, f"align it to {pattern} bytes", dst=up)
 

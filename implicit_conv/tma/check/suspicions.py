@@ -6,15 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from implicit_conv.tma.check.slips import stride_slips
-from implicit_conv.tma.maps.limits import (
-    COORDS,
-    CORNERS,
-    SIZE_MAX_NEW,
-    WIDE,
-    Description,
-    Finding,
-    Start,
-)
+from implicit_conv.tma.maps import limits
+from implicit_conv.tma.maps.limits import Description, Finding, Start
 from implicit_conv.tma.maps.packing import overlaps, tells
 from implicit_conv.tma.maps.rules import UPPER
 from implicit_conv.tma.maps.swizzles import SWIZZLES
@@ -34,7 +27,7 @@ def map_suspicions(m: Description) -> Iterator[Finding]:
     yield from corner_suspicions(m)
     yield from _strides(m)
     for letter, size in zip(m.dims, m.shape, strict=True):
-        if size > SIZE_MAX_NEW:
+        if size > limits.SIZE_MAX_NEW:
             allowed = "exceeds 2^31, the limit of cuda.h 13.5; earlier headers say 2^32"
             yield _warning(f"shape[{letter}]", size, allowed, m.driver)
     row_bytes = m.channels * m.itemsize
@@ -113,18 +106,18 @@ def start_suspicions(m: Description, start: Start) -> Iterator[Finding]:
         yield _warning(field, c, allowed, BOX_START)
     elif c >= C or c + m.channels <= 0:
         allowed = f"no channel is in [0, {C - 1}]: the load fills every row"
-        yield _warning(field, c, allowed, CORNERS)
+        yield _warning(field, c, allowed, limits.CORNERS)
     elif not m.tiled and (c < 0 or (c % m.channels and c + m.channels > C)):
         allowed = f"channels {c} to {c + m.channels - 1} are not all in [0, {C - 1}]: some fill"
-        yield _warning(field, c, allowed, CORNERS, "load channel blocks from 0 on")
+        yield _warning(field, c, allowed, limits.CORNERS, "load channel blocks from 0 on")
     if m.tiled:
         for dim, x, count, size in zip(m.dims[:-1], coords, m.box, m.shape, strict=False):
             if x >= size or x + count <= 0:
                 allowed = f"nothing of the box is in [0, {size - 1}]: the load fills every row"
-                yield _warning(f"coords[{dim}]", x, allowed, COORDS)
+                yield _warning(f"coords[{dim}]", x, allowed, limits.COORDS)
     elif not 0 <= coords[0] < m.shape[0]:
         allowed = f"image {coords[0]} is not in [0, {m.shape[0] - 1}]: its rows are filled"
-        yield _warning(f"coords[{m.dims[0]}]", coords[0], allowed, COORDS)
+        yield _warning(f"coords[{m.dims[0]}]", coords[0], allowed, limits.COORDS)
     pattern = SWIZZLES[m.swizzle].pattern
     if start.dst % pattern:
         into = f"begins {start.dst % pattern} bytes into the pattern of swizzle {m.swizzle}, "
@@ -135,7 +128,7 @@ def start_suspicions(m: Description, start: Start) -> Iterator[Finding]:
             if not 0 <= x < size:
                 allowed = f"is not in [0, {size - 1}]: the load fills every row"
                 hint = "skip the load; its filter row adds nothing"
-                yield _warning(f"coords[{letter}]", x, allowed, WIDE, hint)
+                yield _warning(f"coords[{letter}]", x, allowed, limits.WIDE, hint)
 
 
 def _grid(m: Description, start: Start) -> Iterator[Finding]:

@@ -5,24 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from implicit_conv.tma.maps.encoding import PARAMETERS
+from implicit_conv.tma.maps.encoding import PARAMETERS, WORD_TYPES
 from implicit_conv.tma.maps.limits import Description, Start
 from implicit_conv.tma.maps.ptx import instruction
+from implicit_conv.tma.maps.swizzles import LINE_BITS, SWIZZLES
 
 LINE = 128  # bytes that a swizzle permutes, and the alignment of a tile without one
 STATIC_BYTES = (48 << 10) - LINE  # of a tile, beside the mbarrier
 PATTERN = 1024  # bytes, at most, after which a swizzle's pattern repeats
-# What a swizzle does with the offset `at` of a byte in an aligned tile (PTX ISA 5.5.7).
-UNSWIZZLED = {
-    "none": "at",
-    "32B": "at ^ (at >> 7 & 1) << 4",
-    "64B": "at ^ (at >> 7 & 3) << 4",
-    "128B": "at ^ (at >> 7 & 7) << 4",
-    "128B_ATOM_32B": "at ^ (at >> 7 & 3) << 5",
-    "128B_ATOM_64B": "at ^ (at >> 7 & 1) << 6",
+UNSWIZZLED = {  # what a swizzle does with the offset `at` of a byte in an aligned tile
+    name: f"at ^ (at >> {LINE_BITS} & {swizzle.lines - 1}) << {swizzle.atom.bit_length() - 1}"
+    if swizzle.span
+    else "at"
+    for name, swizzle in SWIZZLES.items()
+    if not swizzle.flip
 }
-TYPES = {"globalDim": "cuuint64_t", "globalStrides": "cuuint64_t"}
-TYPES |= {"boxDim": "cuuint32_t", "elementStrides": "cuuint32_t"}
 SOURCE = """\
 // nvcc -std=c++17 -arch={arch} FILE.cu -lcuda; CUDA {cuda} or later
 #ifndef __CUDACC_RTC__
@@ -111,8 +108,7 @@ def source(m: Description, arguments: dict[str, Any], start: Start, rows: int) -
             f"the tile has {tile_bytes} bytes, but the kernel's static shared memory at most "
             f"{STATIC_BYTES}; take a map of fewer pixels or channels"
         )
-    operands = start.coords, start.offsets, start.w_halo, start.w_offset
-    copy = instruction(m.mode, *operands, dst="%0")
+    copy = instruction(m.mode, *start.operands, dst="%0")
     head, _, tail = copy.partition("[map, {")
     numbers = ", ".join(f"%{3 + n}" for n in range(m.rank))
     copy = f"{head}[%1, {{{numbers}}}{tail[tail.index('}') + 1 :]}".replace("[mbar]", "[%2]")
@@ -143,7 +139,7 @@ def _arrays(arguments: dict[str, object]) -> Iterator[str]:
     for name, value in arguments.items():
         if isinstance(value, tuple):
             numbers = ", ".join(map(str, value)) or "0"
-            yield f"    const {TYPES.get(name, 'int')} {name}[] = {{{numbers}}};"
+            yield f"    const {WORD_TYPES.get(name, 'int')} {name}[] = {{{numbers}}};"
 
 
 def _argument(name: str, value: object) -> str:

@@ -10,17 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from implicit_conv.tma.maps.limits import (
-    FUNCTIONS,
-    RANKS,
-    STEP_MAX,
-    TILED_RANKS,
-    Description,
-    Finding,
-    integer,
-    integers,
-    with_rows,
-)
+from implicit_conv.tma.maps import limits
+from implicit_conv.tma.maps.limits import Description, Finding, integer, integers, with_rows
 from implicit_conv.tma.maps.rules import within
 
 PREFIX = "CU_TENSOR_MAP_"
@@ -95,6 +86,20 @@ UNWALKED = (  # steps of channels, of images, and of H and D in im2col::w
     "10 was seen to do in im2col::w; it is not modelled",
     "is not used: im2col::w does not move along this dimension",
 )
+NAMES = {  # our name of a field: the argument, and which of (c, w, ...) is its first entry
+    "shape": ("globalDim", 0),
+    "strides": ("globalStrides", 1),
+    "lower_corner": ("pixelBoxLowerCorner", 1),
+    "upper_corner": ("pixelBoxUpperCorner", 1),
+    "traversal_stride": ("elementStrides", 0),
+    "step": ("elementStrides", 0),
+    "box": ("boxDim", 0),
+    "dtype": ("tensorDataType", 0),
+    "pixels_per_column": ("pixelsPerColumn", 0),
+    "channels_per_pixel": ("channelsPerPixel", 0),
+    "oob_fill": ("oobFill", 0),
+    "address": ("globalAddress", 0),
+}
 Arguments = Mapping[str, Any]
 
 
@@ -184,11 +189,11 @@ def describe_arguments(arguments: Arguments) -> tuple[Description | None, list[F
     The map is None if too little can be read. Its own rules are checked by `rules.map_findings`.
     """
     kind = kind_of(arguments)
-    source = f"CUDA driver API, {FUNCTIONS[kind]}"
+    source = f"CUDA driver API, {limits.FUNCTIONS[kind]}"
     missing = [name for name in NEEDED[kind] if name not in arguments]
     found = [Finding(name, None, "is missing", source) for name in missing]
     foreign = [name for name in FOREIGN[kind] if name in arguments]
-    allowed = f"is of another call than {FUNCTIONS[kind]}; give the arguments of one"
+    allowed = f"is of another call than {limits.FUNCTIONS[kind]}; give the arguments of one"
     found += [Finding(name, arguments[name], allowed, source) for name in foreign]
     if missing:
         return None, found
@@ -215,36 +220,36 @@ def describe_arguments(arguments: Arguments) -> tuple[Description | None, list[F
     steps = tuple(arguments["elementStrides"])
     if len(steps) != len(dims):
         steps = (1,) * len(dims)
-    size, floating = element or (1, True)
-    common = {
-        "shape": dims[::-1],
-        "itemsize": size,
-        "floating": floating,
-        "element": data_type_name(arguments["tensorDataType"]),
-        "swizzle": names["swizzle"],
-        "oob_fill": names["oobFill"],
-        "interleave": names["interleave"],
-        "strides": tuple(arguments["globalStrides"])[::-1],
-        "address": arguments.get("globalAddress"),
-        "fastest_first": True,
-    }
-    return _described(kind, arguments, steps, names["mode"], common), found
-
-
-def _described(
-    kind: str, arguments: Arguments, steps: tuple[int, ...], mode: str, common: dict[str, Any]
-) -> Description:
-    """The description of arguments whose enumerations and common fields are read."""
-    if kind == "tiled":
-        box = tuple(arguments["boxDim"])[::-1]
-        fields: dict[str, Any] = {"lower": (), "upper": (), "step": steps[::-1], "box": box}
-        return with_rows(Description(mode=kind, pixels=1, channels=1, **fields, **common))
-    counts = {"pixels": arguments["pixelsPerColumn"], "channels": arguments["channelsPerPixel"]}
-    if kind == "w":
+    step = steps[::-1]
+    lower: tuple[int, ...] = ()
+    upper: tuple[int, ...] = ()
+    if kind == "im2col":
+        lower, upper = (tuple(arguments[name])[::-1] for name in CORNER_NAMES)
+        step = steps[-2:0:-1]
+    elif kind == "w":
         lower, upper = ((arguments[name],) for name in WIDTH_NAMES)
-        return Description(mode=mode, lower=lower, upper=upper, step=steps[1:2], **counts, **common)
-    lower, upper = (tuple(arguments[name])[::-1] for name in CORNER_NAMES)
-    return Description(mode=kind, lower=lower, upper=upper, step=steps[-2:0:-1], **counts, **common)
+        step = steps[1:2]
+    size, floating = element or (1, True)
+    described = Description(
+        mode=names["mode"] if kind == "w" else kind,
+        shape=dims[::-1],
+        itemsize=size,
+        floating=floating,
+        element=data_type_name(arguments["tensorDataType"]),
+        lower=lower,
+        upper=upper,
+        step=step,
+        box=tuple(arguments.get("boxDim", ()))[::-1],
+        pixels=arguments.get("pixelsPerColumn", 1),
+        channels=arguments.get("channelsPerPixel", 1),
+        swizzle=names["swizzle"],
+        oob_fill=names["oobFill"],
+        interleave=names["interleave"],
+        strides=tuple(arguments["globalStrides"])[::-1],
+        address=arguments.get("globalAddress"),
+        fastest_first=True,
+    )
+    return with_rows(described) if kind == "tiled" else described, found
 
 
 def _lengths(arguments: Arguments, kind: str, source: str) -> list[Finding]:
@@ -256,7 +261,7 @@ def _lengths(arguments: Arguments, kind: str, source: str) -> list[Finding]:
     if kind == "im2col":
         implied += [len(arguments[name]) + 2 for name in CORNER_NAMES]
     agreed = all(count == len(dims) for count in implied)
-    ranks: tuple[int, ...] = TILED_RANKS if kind == "tiled" else RANKS
+    ranks: tuple[int, ...] = limits.TILED_RANKS if kind == "tiled" else limits.RANKS
     if agreed and len(dims) not in ranks:
         allowed = f"rank {len(dims)} must be in [{ranks[0]}, {ranks[-1]}]"
         hint = "" if kind == "tiled" else "(c, w, [h, [d,]] n); a matrix needs a tiled map"
@@ -284,9 +289,9 @@ def _unwalked_steps(steps: tuple[int, ...], rank: int, kind: str, source: str) -
     first = {"tiled": rank, "im2col": rank - 1, "w": 2}[kind]
     for axis in (0, *range(first, rank)):
         name, hint = f"elementStrides[{axis}]", "pass 1; entries are for c, w, h, d, n"
-        if not 1 <= steps[axis] <= STEP_MAX and kind != "tiled":
-            yield Finding(name, steps[axis], within(1, STEP_MAX), source, hint)
-        elif 1 < steps[axis] <= STEP_MAX:
+        if not 1 <= steps[axis] <= limits.STEP_MAX and kind != "tiled":
+            yield Finding(name, steps[axis], within(1, limits.STEP_MAX), source, hint)
+        elif 1 < steps[axis] <= limits.STEP_MAX:
             allowed = UNWALKED[0 if axis == 0 else 1 if axis == rank - 1 else 2]
             yield Finding(name, steps[axis], allowed, source, hint, "warning")
 
@@ -310,28 +315,12 @@ def argument_name(m: Description) -> Callable[[str], str]:
     pixelBoxLowerCorner[0].
     """
     order = m.dims[::-1]
-    first = {
-        "shape": ("globalDim", 0),
-        "strides": ("globalStrides", 1),
-        "lower_corner": ("pixelBoxLowerCorner", 1),
-        "upper_corner": ("pixelBoxUpperCorner", 1),
-        "traversal_stride": ("elementStrides", 0),
-        "step": ("elementStrides", 0),
-        "box": ("boxDim", 0),
-    }
-    plain = {
-        "dtype": "tensorDataType",
-        "pixels_per_column": "pixelsPerColumn",
-        "channels_per_pixel": "channelsPerPixel",
-        "oob_fill": "oobFill",
-        "address": "globalAddress",
-    }
 
     def rename(field: str) -> str:
         name, _, letter = field.rstrip("]").partition("[")
-        if name not in first:
-            return plain.get(field, field)
-        theirs, skip = first[name]
+        if name not in NAMES:
+            return field
+        theirs, skip = NAMES[name]
         if m.wide and "corner" in name:
             return f"{theirs}Width"
         return f"{theirs}[{order.index(letter) - skip}]" if letter else theirs

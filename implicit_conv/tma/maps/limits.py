@@ -273,6 +273,25 @@ class Start:
     w_offset: int = 0
     dst: int = 0
 
+    @classmethod
+    def of(
+        cls,
+        coords: Iterable[int],
+        offsets: Iterable[int] | None = None,
+        w_halo: int = 0,
+        w_offset: int = 0,
+        dst: int = 0,
+    ) -> Start:
+        """The start with ints for all numbers; raise TypeError if one is no integer."""
+        given = None if offsets is None else integers("offsets", offsets)
+        named = (("w_halo", w_halo), ("w_offset", w_offset), ("dst", dst))
+        return cls(integers("coords", coords), given, *(integer(n, x) for n, x in named))
+
+    @property
+    def operands(self) -> tuple[tuple[int, ...], tuple[int, ...] | None, int, int]:
+        """Coordinates, offsets, w_halo and w_offset, as `walk` takes them."""
+        return self.coords, self.offsets, self.w_halo, self.w_offset
+
 
 def rename(findings: Sequence[Finding], names: Callable[[str], str]) -> list[Finding]:
     """The same findings, with the fields named as the user names them."""

@@ -182,13 +182,7 @@ class TensorMap(ABC):
         direction: str = "load",
     ) -> Start:
         """The checked start of a copy; a TensorMapError lists every rule that it breaks."""
-        start = Start(
-            integers("coords", coords),
-            None if offsets is None else integers("offsets", offsets),
-            integer("w_halo", w_halo),
-            integer("w_offset", w_offset),
-            integer("dst", dst),
-        )
+        start = Start.of(coords, offsets, w_halo, w_offset, dst)
         found, what = start_findings(self.description, start), "load"
         if direction in ("store", "reduce"):
             found, what = found + store_findings(self.description, start), direction

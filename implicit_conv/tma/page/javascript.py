@@ -2,7 +2,7 @@
 
 `script` prints functions with all that they stand on: other functions, dataclasses, and constants,
 which are printed by value. It knows the part of Python in which rules are written: integers, texts,
-tuples, lists, dicts, sets, and generators; anything else is a TypeError. page/python.js has what
+tuples, lists, dicts, and generators; anything else is a TypeError. page/python.js has what
 JavaScript lacks of that part: `py` operators and built-in functions, `method` those of types.
 """
 
@@ -17,10 +17,8 @@ from collections.abc import Callable, Iterable, Sequence
 from types import FunctionType, ModuleType
 from typing import Any
 
-METHODS = (  # of texts, lists, dicts and sets
-    *("add", "append", "get", "index", "insert", "items", "join", "partition", "removeprefix"),
-    *("rstrip", "values"),
-)
+# Methods of texts, lists and dicts.
+METHODS = "append get index insert items join partition removeprefix rstrip".split()
 BUILT_IN = ("math", "builtins", "dataclasses")  # modules whose functions `py` has
 OPERATORS: dict[type[ast.AST], str] = {
     **{ast.Lt: "{} < {}", ast.LtE: "{} <= {}", ast.Gt: "{} > {}", ast.GtE: "{} >= {}"},
@@ -225,11 +223,6 @@ class Function:
             text = f"py.{'and' if isinstance(node.op, ast.And) else 'or'}({value}, () => {text})"
         return text
 
-    def if_statement(self, node: ast.If) -> str:
-        """Without a word for `elif`, which is an `if` in the other branch."""
-        other = f" else {{\n{self.block(node.orelse)}}}" if node.orelse else ""
-        return f"if ({self.condition(node.test)}) {{\n{self.block(node.body)}}}{other}"
-
     def dictionary(self, node: ast.Dict) -> str:
         """An object."""
         pairs = (
@@ -260,7 +253,6 @@ class Function:
 
 
 FORMS: dict[type[ast.AST], Callable[[Function, Any], str]] = {
-    ast.Assert: lambda f, n: "",
     ast.Assign: lambda f, n: f"{f.nodes(n.targets)} = {f.node(n.value)};",
     ast.AnnAssign: lambda f, n: f"{f.node(n.target)} = {f.node(n.value)};",
     ast.AugAssign: lambda f, n: (
@@ -274,7 +266,10 @@ FORMS: dict[type[ast.AST], Callable[[Function, Any], str]] = {
     ast.FunctionDef: lambda f, n: (
         f"const {n.name} = ({f.parameters(n.args)}) => {{\n{f.block(n.body)}}};"
     ),
-    ast.If: Function.if_statement,
+    ast.If: lambda f, n: (
+        f"if ({f.condition(n.test)}) {{\n{f.block(n.body)}}}"
+        + (f" else {{\n{f.block(n.orelse)}}}" if n.orelse else "")
+    ),
     ast.Raise: lambda f, n: f"throw {f.node(n.exc)};",
     ast.Return: lambda f, n: f"return {f.node(n.value) if n.value else ''};",
     ast.While: lambda f, n: f"while ({f.condition(n.test)}) {{\n{f.block(n.body)}}}",
@@ -291,12 +286,9 @@ FORMS: dict[type[ast.AST], Callable[[Function, Any], str]] = {
     ast.GeneratorExp: lambda f, n: f.comprehension(n.generators, f.node(n.elt)),
     ast.IfExp: lambda f, n: f"({f.condition(n.test)} ? {f.node(n.body)} : {f.node(n.orelse)})",
     ast.JoinedStr: Function.formatted,
-    ast.Lambda: lambda f, n: f"(({f.parameters(n.args)}) => {f.node(n.body)})",
     ast.List: lambda f, n: f"[{f.nodes(n.elts)}]",
     ast.ListComp: lambda f, n: f.comprehension(n.generators, f.node(n.elt)),
     ast.Name: Function.name,
-    ast.Set: lambda f, n: f"new Set([{f.nodes(n.elts)}])",
-    ast.SetComp: lambda f, n: f"new Set({f.comprehension(n.generators, f.node(n.elt))})",
     ast.Starred: lambda f, n: (
         f"...{n.value.id}" if isinstance(n.ctx, ast.Store) else f"...py.each({f.node(n.value)})"
     ),

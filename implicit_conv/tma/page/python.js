@@ -13,7 +13,7 @@ const py = {
   enumerate: (x) => py.each(x).map((entry, i) => [i, entry]),
   gcd: (a, b) => (b ? py.gcd(b, a % b) : a),
   getattr: (x, name) => x[name],
-  has: (x, of) => (of.includes ? of.includes(x) : of.has ? of.has(x) : Object.hasOwn(of, x)),
+  has: (x, of) => (of.includes ? of.includes(x) : Object.hasOwn(of, x)),
   hex: (x) => `0x${BigInt(x).toString(16)}`,
   isinstance: (x) => typeof x === "string", // it is asked of texts alone
   len: (x) => x.length,
@@ -30,7 +30,6 @@ const py = {
   },
   replace: (x, fields) => Object.assign(Object.create(Object.getPrototypeOf(x)), x, fields),
   same: (a, b) => (Array.isArray(a) && Array.isArray(b) ? a.length === b.length && a.every((x, i) => py.same(x, b[i])) : a === b),
-  set: (x = []) => new Set(py.each(x)),
   slice: (of, start, stop, by) => {
     const [step, end] = [by ?? 1, of.length];
     const place = (i, absent) => (i === null ? absent : i < 0 ? end + i : i);
@@ -45,7 +44,7 @@ const py = {
     return Number.isInteger(x) ? BigInt(x).toString() : String(x ?? "None");
   },
   times: (a, b) => (Array.isArray(a) ? Array(Math.max(0, b)).fill(a).flat() : a * b),
-  yes: (x) => Boolean(x) && x.length !== 0 && x.size !== 0,
+  yes: (x) => Boolean(x) && x.length !== 0,
   zip: (...lists) => {
     const arrays = lists.map(py.each);
     return py.range(Math.min(...arrays.map((x) => x.length))).map((i) => arrays.map((x) => x[i]));
@@ -54,7 +53,6 @@ const py = {
 Object.assign(py, { iter: py.each, list: py.each, tuple: py.each });
 
 const method = {
-  add: (of, x) => of.add(x),
   append: (of, x) => of.push(x),
   get: (of, key, otherwise = null) => (Object.hasOwn(of, key) ? of[key] : otherwise),
   index: (of, x) => of.indexOf(x),
@@ -64,5 +62,4 @@ const method = {
   partition: (x, by) => (x.includes(by) ? [x.slice(0, x.indexOf(by)), by, x.slice(x.indexOf(by) + by.length)] : [x, "", ""]),
   removeprefix: (x, start) => (x.startsWith(start) ? x.slice(start.length) : x),
   rstrip: (x, end) => (x.endsWith(end) ? method.rstrip(x.slice(0, -1), end) : x),
-  values: (of) => Object.values(of),
 };

@@ -60,62 +60,40 @@ function convolutionScene() {
 
 const blockFaults = (block, buffers) => block.loads.flatMap((copy) => faults(copy, buffers));
 
+// One copy, or one into each of several buffers; the page leaves out the last dimension of the tensor.
 function copyScene() {
   const mode = $("mode").value;
-  const copy = {
-    mode, shape: numbers("shape"), lower: numbers("lower"), upper: numbers("upper"), step: numbers("step"),
-    pixels: +$("pixels").value, start: numbers("start"), offsets: numbers("offsets"),
-  };
-  const spatial = copy.shape.length - 1;
-  const axes = mode === "im2col" ? spatial : 1;
-  for (const name of ["lower", "upper", "step", "offsets"]) {
-    if (copy[name].length === 1) copy[name] = Array(axes).fill(copy[name][0]);
-  }
-  copy.box = numbers("box");
-  if (mode === "tiled") return boxScene(copy);
+  const lists = ["shape", "box", "lower", "upper", "step", "start", "offsets", "halo", "offset"];
+  const { halo, offset, ...copy } = { mode, pixels: +$("pixels").value, ...Object.fromEntries(lists.map((name) => [name, numbers(name)])) };
+  const [rank, tiled, im2col] = [copy.shape.length, mode === "tiled", mode === "im2col"];
+  const axes = tiled ? rank : im2col ? rank - 1 : 1;
+  const each = tiled ? ["step"] : ["lower", "upper", "step", ...(im2col ? ["offsets"] : [])]; // one number holds for all axes
+  for (const name of each) if (copy[name].length === 1) copy[name] = Array(axes).fill(copy[name][0]);
   const wrong = [];
-  if (spatial < 1 || spatial > 3) wrong.push("the tensor has n and one to three of d, h, w");
-  for (const [name, values, length] of [["lower", copy.lower, axes], ["upper", copy.upper, axes], ["step", copy.step, axes],
-    ["start", copy.start, spatial + 1], ...(mode === "im2col" ? [["offsets", copy.offsets, axes]] : [])]) {
-    if (values.length !== length) wrong.push(`${name} needs ${length} numbers, row-major`);
+  if (tiled && (rank < 1 || rank > 4)) wrong.push("the tensor has one to four dimensions besides that of the rows");
+  if (!tiled && (rank < 2 || rank > 4)) wrong.push("the tensor has n and one to three of d, h, w");
+  for (const [name, length] of [...each.map((one) => [one, axes]), ["start", rank], ...(tiled ? [["box", axes]] : [])]) {
+    if (copy[name].length !== length) wrong.push(`${name} needs ${length} numbers, row-major`);
   }
-  const [halos, offsets] = [numbers("halo"), numbers("offset")];
-  const count = mode === "im2col" ? 1 : Math.max(halos.length, offsets.length);
-  const buffers = Array.from({ length: count }, (_, b) => (mode === "im2col" ? { halo: 0, offset: 0 }
-    : { halo: halos[b] ?? halos[0], offset: offsets[b] ?? offsets[0] }));
-  const all = [copy.shape, copy.lower, copy.upper, copy.step, copy.start, [copy.pixels], ...(mode === "im2col" ? [copy.offsets] : [halos, offsets])];
-  if (all.flat().some((x) => !Number.isInteger(x))) wrong.push("all entries are integers");
+  const wide = !tiled && !im2col;
+  const buffers = Array.from({ length: wide ? Math.max(halo.length, offset.length) : 1 }, (_, b) => (
+    wide ? { halo: halo[b] ?? halo[0], offset: offset[b] ?? offset[0] } : { halo: 0, offset: 0 }));
+  const used = [copy.shape, copy.start, ...each.map((name) => copy[name]), tiled ? copy.box : [copy.pixels], ...(wide ? [halo, offset] : [])];
+  if (used.flat().some((x) => !Number.isInteger(x))) wrong.push("all entries are integers");
   if (!wrong.length) wrong.push(...faults(copy, buffers));
-  const undrawn = tooLarge(copy.shape.slice(1));
-  const block = { r: 0, loads: buffers.map(() => copy), taps: [] };
-  const steps = wrong.length ? [] : pixelSteps(block, buffers);
   const warnings = wrong.length ? [] : [...corner_suspicions(mapOf(copy))].map((f) => ` ${said(f)}.`);
-  const rows = mode === "w128" ? `128 + 4 x ${buffers[0].halo}` : `${copy.pixels}${mode === "w" ? ` + ${buffers[0].halo}` : ""}`;
-  return { mode, blocks: [block], steps, buffers, outputs: null, wrong, undrawn, warnings: warnings.join(""),
-    facts: `A load delivers ${rows} rows; filled rows count too.` };
+  const inBox = copy.box.reduce((product, count, i) => product * ceilDiv(count, copy.step[i]), 1);
+  const many = tiled && inBox > ROWS_DRAWN;
+  const undrawn = many ? `this page draws boxes of at most ${ROWS_DRAWN} rows` : tooLarge(tiled ? copy.shape : copy.shape.slice(1));
+  const block = { r: 0, loads: buffers.map(() => copy), taps: [] };
+  const steps = wrong.length || many ? [] : pixelSteps(block, buffers);
+  const walked = mode === "w128" ? `128 + 4 x ${buffers[0].halo}` : `${copy.pixels}${wide ? ` + ${buffers[0].halo}` : ""}`;
+  const facts = tiled && wrong.length ? "" : `A load delivers ${tiled ? inBox : walked} rows; filled rows count too.`;
+  return { mode, blocks: [block], steps, buffers, outputs: null, wrong, undrawn, warnings: warnings.join(""), facts };
 }
 
 // Why an image, the last two of these dimensions, is not drawn; empty if it is.
 const tooLarge = (sizes) => (sizes.slice(-2).reduce((a, b) => a * b, 1) > PIXELS_DRAWN ? TOO_LARGE : "");
-
-// A tiled copy; the page leaves out the last dimension, whose elements make a row.
-function boxScene(copy) {
-  const axes = copy.shape.length;
-  for (const name of ["step"]) if (copy[name].length === 1) copy[name] = Array(axes).fill(copy[name][0]);
-  const wrong = [];
-  if (axes < 1 || axes > 4) wrong.push("the tensor has one to four dimensions besides that of the rows");
-  for (const name of ["box", "step", "start"]) {
-    if (copy[name].length !== axes) wrong.push(`${name} needs ${axes} numbers, row-major`);
-  }
-  if ([copy.shape, copy.box, copy.step, copy.start].flat().some((x) => !Number.isInteger(x))) wrong.push("all entries are integers");
-  if (!wrong.length) wrong.push(...faults(copy, [{ halo: 0, offset: 0 }]));
-  const rows = copy.box.reduce((product, count, i) => product * ceilDiv(count, copy.step[i]), 1);
-  const undrawn = rows > ROWS_DRAWN ? `this page draws boxes of at most ${ROWS_DRAWN} rows` : tooLarge(copy.shape);
-  const [buffers, block] = [[{ halo: 0, offset: 0 }], { r: 0, loads: [copy], taps: [] }];
-  const steps = wrong.length || rows > ROWS_DRAWN ? [] : pixelSteps(block, buffers);
-  return { mode: "tiled", blocks: [block], steps, buffers, outputs: null, wrong, undrawn,
-    facts: wrong.length ? "" : `A load delivers ${rows} rows; filled rows count too.` };
-}
 
 // The map in JSON: what is wrong with it, or one copy by it, which the form of a copy then holds.
 function ownScene() {

@@ -202,17 +202,17 @@ class Drawing(Canvas):
                 self.text(left + len(across) * CELL + 0.08, middle, "↵")
         right, bottom = left + len(across) * CELL, top + len(down) * CELL
         for gap in across.gaps:
-            self._gap(left + (gap + 0.5) * CELL, (top + bottom) / 2, "···", 0)
+            self._gap(left + (gap + 0.5) * CELL, (top + bottom) / 2, 0)
         for gap in down.gaps:
-            self._gap((left + right) / 2, top + (gap + 0.5) * CELL, "···", 90)
+            self._gap((left + right) / 2, top + (gap + 0.5) * CELL, 90)
         if plane.shifted is not None:
             self._box(0, plane.shifted, 1, (left, top), (down, across), FAINT)
         for i, box in enumerate(plane.boxes):
             self._box(i, box, len(plane.boxes), (left, top), (down, across))
         return right + 0.25, bottom
 
-    def _gap(self, x: float, y: float, text: str, angle: int) -> None:
-        self.text(x, y, text, 13, ha="center", color=FAINT, rotation=angle)
+    def _gap(self, x: float, y: float, angle: int) -> None:
+        self.text(x, y, "···", 13, ha="center", color=FAINT, rotation=angle)
 
     def _pixel(self, plane: Plane, cell: tuple[int, int], x: float, y: float) -> None:
         marks = plane.marks.get(cell, [])
@@ -279,8 +279,8 @@ class Drawing(Canvas):
 
     def _corner(self, x: float, y: float, size: float) -> None:
         """A triangle in a corner of a box, pointing outwards."""
-        points = [(x, y), (x + size, y), (x, y + size)]
-        self.axes.add_patch(Polygon(points, facecolor=INK, edgecolor="none"))
+        corners = [(x, y), (x + size, y), (x, y + size)]
+        self.axes.add_patch(Polygon(corners, facecolor=INK, edgecolor="none"))
 
     def _memory(self, left: float, top: float) -> float:
         """Draw all buffers next to each other; returns the lower end of the longest."""
@@ -290,8 +290,7 @@ class Drawing(Canvas):
         for b, buffer in enumerate(buffers):
             if b * share + share > columns and b:  # no room: below the ones before
                 left, top = MARGIN, end + GAP
-            ended = self._buffer(b, buffer, left, top, share)
-            end = max(end, ended)
+            end = max(end, self._buffer(b, buffer, left, top, share))
             left += share * (ROW_WIDTH + 0.08)
         return end
 
@@ -315,8 +314,7 @@ class Drawing(Canvas):
             self._row(buffer.rows[number], lefts[column], top + line * ROW_HEIGHT, b)
         for gap in rows.gaps:
             column, line = divmod(gap, per_column)
-            x = lefts[column] + ROW_WIDTH / 2
-            self._gap(x, top + (line + 0.5) * ROW_HEIGHT, "···", 90)
+            self._gap(lefts[column] + ROW_WIDTH / 2, top + (line + 0.5) * ROW_HEIGHT, 90)
         self.right = max(self.right, lefts[-1], left + len(words[0]) * 0.085)
         return top + per_column * ROW_HEIGHT
 

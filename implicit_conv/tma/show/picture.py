@@ -126,9 +126,8 @@ def picture(
         raise ValueError("buffers is empty; give a pair (w_halo, w_offset) for each buffer to draw")
     walks = [walk(map, coords, offsets, *buffer, halo_order=halo_order) for buffer in buffers]
     letters = map.description.dims[:-1]
-    makers = {"tiled": _tiled_planes, "im2col": _im2col_planes}
     copies = Copies(coords, offsets, walks, buffers)
-    planes = makers.get(map.mode, _wide_planes)(map, copies)
+    planes = _planes(map, copies)
     for b, walked in enumerate(walks):
         _place(planes, b, map, walked)
     shown = [planes[key] for key in sorted(planes)]
@@ -251,69 +250,56 @@ def _place(planes: dict[tuple[int, ...], Plane], buffer: int, map: TensorMap, wa
             planes[key].wraps.add(cell)
 
 
-def _span(values: Sequence[int], size: int, corners: Sequence[int]) -> range:
-    """The positions to show: those of the tensor, of the box and of every visit."""
-    return range(min(0, *values, *corners), max(size - 1, *values, *corners) + 1)
-
-
-def _im2col_planes(map: TensorMap, copies: Copies) -> dict[tuple[int, ...], Plane]:
-    m, letters, offsets = map.description, map.description.dims[:-1], copies.offsets
+def _planes(map: TensorMap, copies: Copies) -> dict[tuple[int, ...], Plane]:
+    """Planes without visits that show the tensor, every pixel of the copies, and their boxes."""
+    m, letters = map.description, map.description.dims[:-1]
     placed = [_position(map, row) for row in copies.pixels]
     cells = [cell for _, cell in placed]
-    corners = _corner_words(m.lower, m.upper)
-    flat = map.rank == 3
-    lower = (0 if flat else m.lower[-2], m.lower[-1])
-    upper = (0 if flat else m.upper[-2], m.upper[-1])
-    size = (1 if flat else m.sizes[-2], m.sizes[-1])
-    last = (size[0] - 1 + upper[0], size[1] - 1 + upper[1])
-    down = _span([cell[0] for cell in cells], size[0], (lower[0], last[0]))
-    across = _span([cell[1] for cell in cells], size[1], (lower[1], last[1]))
-    box, shifted = Box(0, lower, last, corners), None
-    if offsets is not None and any(offsets):
-        h, w = (0 if flat else offsets[-2], offsets[-1])
-        shifted = Box(0, (lower[0] + h, lower[1] + w), (last[0] + h, last[1] + w))
+    down, across = _position(map, map.shape[:-1])[1]
+    size = (down or 1, across or 1)
+    boxes, shifted = _boxes(map, copies, cells)
+    points = [*cells, *(end for box in boxes for end in (box.first, box.last))]
+    rows, columns = (
+        range(min(0, *values), max(last - 1, *values) + 1)
+        for values, last in zip(zip(*points, strict=True), size, strict=True)
+    )
+    names = ("  " + (letters if m.tiled else letters[1:]))[-2:]
+    if m.wide:  # of all images, only those that are visited
+        rows, names = range(min(points)[0], max(points)[0] + 1), "nw"
     planes = {}
     for key in dict.fromkeys(key for key, _ in placed):
         title = ", ".join(f"{axis} = {x}" for axis, x in zip(letters, key, strict=False))
-        planes[key] = Plane(
-            title, " w" if flat else "hw", size, down, across, [box], shifted=shifted
-        )
+        if m.tiled:
+            fixed = zip(letters, key, strict=False)
+            title = ", ".join(f"[{axis}] = {x}" for axis, x in fixed) or "tensor"
+        elif m.wide:
+            fixed = zip(letters[1:-1], copies.coords[1:-2], strict=True)
+            at = ", ".join(f"{axis} = {x}" for axis, x in fixed)
+            title = f"images at {at}" if at else "images"
+        planes[key] = Plane(title, names, size, rows, columns, boxes, shifted)
     return planes
 
 
-def _corner_words(lower: Sequence[int], upper: Sequence[int]) -> tuple[str, str]:
-    """What the corners of a box are."""
-    low, high = (", ".join(_texts(corner)) for corner in (lower, upper))
-    return f"lower corner ({low})", f"upper corner ({high}), from the last pixel"
-
-
-def _tiled_planes(map: TensorMap, copies: Copies) -> dict[tuple[int, ...], Plane]:
-    """The last two dimensions but for that of the rows; the box is what the copy covers."""
-    placed = [_position(map, row) for row in copies.pixels]
-    cells, letters = [cell for _, cell in placed], map.description.dims[:-1]
-    size = _position(map, map.shape[:-1])[1]
-    size = (size[0] or 1, size[1] or 1)
-    first, last = (tuple(pick(ends) for ends in zip(*cells, strict=True)) for pick in (min, max))
-    down, across = (_span([cell[axis] for cell in cells], size[axis], ()) for axis in (0, 1))
-    names = (" " + letters)[-2:] if letters else "  "
-    planes = {}
-    for key in dict.fromkeys(key for key, _ in placed):
-        title = ", ".join(f"[{axis}] = {x}" for axis, x in zip(letters, key, strict=False))
-        box = [Box(0, first, last)]
-        planes[key] = Plane(title or "tensor", names, size, down, across, box)
-    return planes
-
-
-def _wide_planes(map: TensorMap, copies: Copies) -> dict[tuple[int, ...], Plane]:
-    m, letters = map.description, map.description.dims[:-1]
-    cells, buffers = [(row[0], row[-1]) for row in copies.pixels], copies.buffers
-    down = range(min(n for n, _ in cells), max(n for n, _ in cells) + 1)
-    ends = [(m.lower[0] + off, m.sizes[0] - 1 + m.upper[0] + off) for _, off in buffers]
-    across = _span([w for _, w in cells], m.sizes[0], [end for pair in ends for end in pair])
-    fixed = ", ".join(f"{a} = {x}" for a, x in zip(letters[1:-1], copies.coords[1:-2], strict=True))
-    title = f"images at {fixed}" if fixed else "images"
-    corners = _corner_words(m.lower, m.upper) if len(ends) == 1 and buffers[0][1] == 0 else ()
-    boxes = [
-        Box(b, (down[0], first), (down[-1], last), corners) for b, (first, last) in enumerate(ends)
-    ]
-    return {(): Plane(title, "nw", (map.shape[0], m.sizes[0]), down, across, boxes)}
+def _boxes(map: TensorMap, copies: Copies, cells: Sequence[Cell]) -> tuple[list[Box], Box | None]:
+    """(the boxes that the walks of the copies fill, that of im2col with its offsets)."""
+    m, offsets = map.description, copies.offsets
+    top, bottom = (pick(down for down, _ in cells) for pick in (min, max))
+    if m.tiled:  # the box is what the copy covers
+        left, right = (pick(across for _, across in cells) for pick in (min, max))
+        return [Box(0, (top, left), (bottom, right))], None
+    low, high = (", ".join(_texts(corner)) for corner in (m.lower, m.upper))
+    words = (f"lower corner ({low})", f"upper corner ({high}), from the last pixel")
+    left, right = m.lower[-1], m.sizes[-1] - 1 + m.upper[-1]
+    if m.wide:
+        shifts = [offset for _, offset in copies.buffers]
+        corners = words if shifts == [0] else ()
+        ends = ((b, (top, left + x), (bottom, right + x)) for b, x in enumerate(shifts))
+        return [Box(*end, corners) for end in ends], None
+    first, last = (0, left), (0, right)
+    if map.rank > 3:
+        first, last = (m.lower[-2], left), (m.sizes[-2] - 1 + m.upper[-2], right)
+    if offsets is None or not any(offsets):
+        return [Box(0, first, last, words)], None
+    h, w = (0, *offsets)[-2:]
+    moved = Box(0, (first[0] + h, first[1] + w), (last[0] + h, last[1] + w))
+    return [Box(0, first, last, words)], moved
