@@ -143,7 +143,6 @@ class DgradEngine(SumEngine):
             yield part.engine.explain() if first == number else f"as phase {first}"
 
     def _problem_text(self) -> str:
-        """The problem in the words of the operator."""
         problem, (dy, w) = self.problem, self.names
         return (
             f"{dy} {self.x_shape} {problem.array_layout}, {w} {problem.weight_shape} "
