@@ -123,7 +123,6 @@ class Entries:
             COMPILED.uniform_filter1d(x, size, axis, out, mode, cval, origin)
 
     def _sums(self, x: Array, out: Array) -> type:
-        """The dtype of sums."""
         return np.float32 if self._precision != STRICT and filters.narrow(x, out) else np.float64
 
 

@@ -193,7 +193,6 @@ def _windows(
 
 
 def _rank(shape: tuple[int, ...], kernel: object, layout: str | None) -> int:
-    """The number of spatial axes."""
     if isinstance(kernel, tuple):
         if not 1 <= len(kernel) <= len(SPACE):
             raise ShapeError(f"kernel has {len(kernel)} values; give 1, 2 or 3, or an integer")

@@ -205,7 +205,6 @@ plan_conv1d, plan_conv3d = with_rank(plan_conv2d, 1), with_rank(plan_conv2d, 3)
 
 
 def _plan(task: Task) -> Engine:
-    """Plan a convolution on the CPU."""
     (dtype, w_dtype), given = task.dtypes, task.options.part(CONVOLUTION)
     served = (*DTYPES, *COMPLEX_PARTS)
     problem = Problem.parse(

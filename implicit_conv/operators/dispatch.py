@@ -263,7 +263,13 @@ def _plan(
     dtypes: tuple[object, object],
     options: Options,
 ) -> Plan:
-    """The plan for these options and the settings in force."""
+    """The plan for these options and the settings in force.
+
+    Raises
+    ------
+    PlanError
+        A GPU is asked for, but only the CPU computes the operator.
+    """
     settings = current()
     values = {name: frozen(name, value) for name, value in options.part(INTEGERS).items()}
     for name in set(SHAPES).intersection(operator.own):
@@ -278,7 +284,12 @@ def _plan(
         if device == "cpu":
             machine = settings.num_threads, settings.subnormals, settings.compiler
             return _cpu_plan(operator, shapes, keys, options, *machine)
-        return _gpu_plan(operator, shapes, keys, options)
+        if operator.plan_on_gpu is None:
+            raise PlanError(
+                f"{operator.name} is computed on the CPU, not on device {device!r}; pass numpy "
+                "arrays, and device='cpu'"
+            )
+        return operator.plan_on_gpu(shapes, keys, options)
     except TypeError:
         _check_hashable(options)
         raise
@@ -318,27 +329,6 @@ def plan_real_or_complex(plan: Callable[..., Engine], problem: Problem, task: Ta
         return plan(real, task.arch, request, out_dtype=parts)
 
     return plan_complex(problem, out_dtype, activation, task.request, plan_real)
-
-
-def _gpu_plan(
-    operator: Operator,
-    shapes: tuple[Shape, Shape],
-    dtypes: tuple[Any, Any],
-    options: Options,
-) -> Plan:
-    """The plan of an operator on a GPU.
-
-    Raises
-    ------
-    PlanError
-        Only the CPU computes it.
-    """
-    if operator.plan_on_gpu is None:
-        raise PlanError(
-            f"{operator.name} is computed on the CPU, not on device {options.device!r}; pass numpy "
-            "arrays, and device='cpu'"
-        )
-    return operator.plan_on_gpu(shapes, dtypes, options)
 
 
 def _check_hashable(options: Options) -> None:

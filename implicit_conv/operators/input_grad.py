@@ -128,7 +128,6 @@ plan_conv3d_input_grad = with_rank(plan_conv2d_input_grad, 3)
 
 
 def _plan(task: Task) -> Engine:
-    """Plan an input gradient."""
     rank, options, (dy_shape, w_shape) = task.rank, task.options, task.shapes
     dtype, w_dtype = task.dtypes
     input_shape = options.input_shape

@@ -170,7 +170,6 @@ class Halo(NamedTuple):
 
 
 def _halo(axis: Axis, chunks: tuple[int, ...]) -> Halo:
-    """The halo that chunks of these sizes need."""
     outputs = axis.chunks(chunks)
     # A single chunk has all pixels that padding repeats.
     around = len(chunks) > 1 and axis.mode == "circular" and max(axis.pad_lo, axis.pad_hi) > 0

@@ -75,7 +75,6 @@ class Tiling:
         return math.prod(map(len, self._spans()))
 
     def _spans(self) -> list[list[Span]]:
-        """The tiles along each axis of the output."""
         return [
             [(start, min(start + step, size)) for start in range(0, size, step)]
             for size, step in zip(self.operation.y_shape, self.tile, strict=True)

@@ -41,7 +41,6 @@ def register(commands: Subparsers[Any]) -> None:
 
 
 def _add_problem(parser: argparse.ArgumentParser) -> None:
-    """Add the shapes and options of a convolution."""
     parser.add_argument("x", type=integers, help="shape of x, such as 1,64,56,56")
     parser.add_argument("w", type=integers, help="shape of w, such as 64,64,3,3")
     parser.add_argument("--stride", type=integers, default=(1,), metavar="S[,S]")
@@ -66,7 +65,6 @@ def _one_or_two(values: tuple[int, ...]) -> int | tuple[int, ...]:
 
 
 def _plan(options: argparse.Namespace, device: str | None) -> Any:
-    """The plan for the shapes and options of a command."""
     from implicit_conv.operators.conv import plan_conv2d
 
     padding = options.padding

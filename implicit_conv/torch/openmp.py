@@ -64,7 +64,6 @@ def _symbols() -> tuple[int, int] | None:
 
 
 def _addresses(library: ctypes.CDLL) -> tuple[int, int] | None:
-    """The addresses of SYMBOLS that a library finds."""
     try:
         functions = [getattr(library, symbol) for symbol in SYMBOLS]
     except AttributeError:
@@ -85,5 +84,4 @@ def _maps() -> list[tuple[int, int, str]]:
 
 
 def _mapped(address: int) -> str | None:
-    """The file that is mapped at an address."""
     return next((path for first, end, path in _maps() if first <= address < end), None)

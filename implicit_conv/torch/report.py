@@ -107,7 +107,6 @@ def _evaluating(model: Any) -> Iterator[None]:
 
 
 def _layers(model: Any, inputs: tuple[Any, ...]) -> list[Layer]:
-    """The convolutions of one run."""
     record, stack = Record(), list[str]()
     record.layers, record.modules = list[Layer](), stack
     with ExitStack() as hooks, suspended():
@@ -189,7 +188,6 @@ def _total(rows: list[Row], whole: Whole) -> float:
 
 
 def _summary(rows: list[Row], whole: Whole, disturbed: str) -> Iterator[str]:
-    """The lines below the table."""
     times = f"the model: {whole.ours * 1e3:.3f} ms here, {whole.torch * 1e3:.3f} ms with torch's"
     if disturbed:
         yield f"{times} kernels"

@@ -218,7 +218,6 @@ def _product(x: Any, w: Any, window: Window, order: Any, *, biased: bool = False
 
 
 def _input_gradient(dy: Any, x: Any, w: Any, window: Window, order: Any) -> Step:
-    """The gradient dx of the convolution of x and w."""
     of_dy, of_w = View.of_images(dy, order), View.of_filter(w, "KC")
     of_dx = View.of_images(x, order, x.shape)
     given, shape = (of_dy, of_w), of_dx.planned_shape
@@ -227,7 +226,6 @@ def _input_gradient(dy: Any, x: Any, w: Any, window: Window, order: Any) -> Step
 
 
 def _weight_gradient(x: Any, dy: Any, w: Any, window: Window, order: Any) -> Step:
-    """The gradient dw of the convolution of x and w."""
     of_x, of_dy = View.of_images(x, order), View.of_images(dy, order)
     of_dw = View.of_filter(w, "KC", order)
     given, shape = (of_x, of_dy), of_dw.planned_shape

@@ -84,7 +84,6 @@ class Serves(NamedTuple):
 
 
 def _listed(words: Sequence[str]) -> str:
-    """Words in a sentence."""
     *others, last = words
     return f"{', '.join(others)} and {last}" if others else last
 

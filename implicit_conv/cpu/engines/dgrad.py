@@ -143,7 +143,6 @@ class DgradEngine(SumEngine):
             yield part.engine.explain() if first == number else f"as phase {first}"
 
     def _problem_text(self) -> str:
-        """The problem in the words of the operator."""
         problem, (dy, w) = self.problem, self.names
         return (
             f"{dy} {self.x_shape} {problem.array_layout}, {w} {problem.weight_shape} "
@@ -318,7 +317,8 @@ def _without_channels(problem: Problem) -> Problem:
     """
     ones, zeros = (1,) * problem.rank, (0,) * problem.rank
     has_pixels = min(problem.size) > 0
-    return Problem(
+    return replace(
+        problem,
         N=problem.N * has_pixels,
         C=0,
         K=problem.C,
@@ -329,9 +329,6 @@ def _without_channels(problem: Problem) -> Problem:
         dilation=ones,
         pad_lo=zeros,
         pad_hi=zeros,
-        dtype=problem.dtype,
-        w_dtype=problem.w_dtype,
-        layout=problem.layout,
         weight_layout=WEIGHT_LAYOUTS_OF[problem.rank][0],
-        batched=problem.batched,
+        padding_mode="zeros",
     )

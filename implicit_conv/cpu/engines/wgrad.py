@@ -47,7 +47,6 @@ class WgradEngine(CpuEngine):
         return 0
 
     def _problem_text(self) -> str:
-        """The problem in the words of the operator."""
         problem = self.problem
         return (
             f"x {self.x_shape}, dy {self.w_shape} {problem.array_layout} -> dw {self.y_shape} "

@@ -108,7 +108,6 @@ def _estimate(c: Candidate, clock: Clock) -> str:
 
 
 def _packed(c: Candidate, clock: Clock) -> str:
-    """What runs with packed filters."""
     milliseconds = clock.milliseconds(c, c.packed_cycles)
     return f"calls with the result of plan.pack(w) run {c.name}: {milliseconds:.3f} ms"
 

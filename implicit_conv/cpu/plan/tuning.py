@@ -73,7 +73,6 @@ def fastest(samples: Sequence[Seconds]) -> int:
 
 
 def _words(samples: Sequence[Seconds], best: int) -> str:
-    """What was measured, for `explain`."""
     own, first = (
         f"{1e3 * summarise(times).median:.3f} ms" for times in (samples[best], samples[0])
     )

@@ -336,7 +336,6 @@ class GradientCall(Call):
         self._run(x, dy, dw)
 
     def _run(self, x: Any, dy: Any, dw: Any) -> None:
-        """Write dw."""
         if self._add is None:
             self._main.run(x, dy, dw)
             return

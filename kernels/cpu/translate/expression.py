@@ -4,7 +4,7 @@ import ast
 import builtins
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FunctionType
 from typing import Any
 
@@ -12,13 +12,13 @@ from implicit_conv.kernels.cpu.emit import internals
 from implicit_conv.kernels.cpu.emit.internals import ir, types
 from implicit_conv.kernels.cpu.emit.vector import I64
 from implicit_conv.kernels.cpu.translate import source, values
-from implicit_conv.kernels.cpu.translate.arguments import bound, of_function
 from implicit_conv.kernels.cpu.translate.module import Module, call_intrinsic
 from implicit_conv.kernels.cpu.translate.values import (
     BOOL,
     DOUBLE,
     TranslationError,
     Typed,
+    UnsupportedError,
     both,
     choose,
     compute,
@@ -322,3 +322,42 @@ class Expressions(ABC):
 
 def _emitted(value: Any) -> bool:
     return isinstance(value, ir.Value)
+
+
+def bound(
+    name: str,
+    parameters: Iterable[str],
+    defaults: dict[str, Any],
+    arguments: list[Any],
+    keywords: dict[str, Any],
+) -> list[Any]:
+    """The arguments of a call of `name` in the order of its parameters.
+
+    Raises
+    ------
+    UnsupportedError
+        There are too many, one is missing or given twice, or no parameter has its name.
+    """
+    names = list(parameters)
+    if len(arguments) > len(names):
+        raise UnsupportedError(
+            f"a call of {name} with {len(arguments)} arguments; it takes {len(names)}"
+        )
+    given = dict(zip(names, arguments, strict=False))
+    for keyword, value in keywords.items():
+        if keyword not in names:
+            raise UnsupportedError(f"a call of {name}, which has no parameter {keyword}")
+        if keyword in given:
+            raise UnsupportedError(f"a call of {name} that gives {keyword} twice")
+        given[keyword] = value
+    missing = [each for each in names if each not in given and each not in defaults]
+    if missing:
+        raise UnsupportedError(f"a call of {name} without {', '.join(missing)}")
+    return [given[each] if each in given else defaults[each] for each in names]
+
+
+def of_function(function: Callable[..., Any], skipped: int = 0) -> tuple[list[str], dict[str, Any]]:
+    """The parameters of a plain function but for the first `skipped`, and their defaults."""
+    code, defaults = function.__code__, function.__defaults__ or ()
+    names = list(code.co_varnames[: code.co_argcount])
+    return names[skipped:], dict(zip(names[len(names) - len(defaults) :], defaults, strict=True))

@@ -36,9 +36,9 @@ from implicit_conv.kernels.cpu.runtime.table import (
 )
 from implicit_conv.kernels.cpu.tile import storage
 from implicit_conv.kernels.cpu.tile.compiled import convert
-from implicit_conv.kernels.cpu.tile.compiled.epilogue import store_tile
+from implicit_conv.kernels.cpu.tile.compiled.epilogue import store_at
 from implicit_conv.kernels.cpu.tile.compiled.filters import row_offset, taps_follow
-from implicit_conv.kernels.cpu.tile.compiled.load import load_tile
+from implicit_conv.kernels.cpu.tile.compiled.load import load_at
 from implicit_conv.kernels.cpu.tile.compiled.transpose import make_transpose_block
 from implicit_conv.kernels.cpu.tile.compiled.work import bounds
 from implicit_conv.kernels.cpu.tile.storage import Format
@@ -324,17 +324,7 @@ def run_item(blob: Blob, origin: Place, block: int, panels: int, scratch: int) -
     c, k = block * g.tile_c, block * g.tile_k
     channels, filters = min(g.tile_c, g.C - c), min(g.tile_k, g.K - k)
     width = schedule.ceil_div(filters, call.lanes) * call.lanes
-    load_tile(
-        call.kernels,
-        slot=call.load_tile,
-        blob=blob,
-        buffer=scratch,
-        n=n,
-        p=p,
-        q=q,
-        c=c,
-        channels=channels,
-    )
+    load_at(blob, origin, buffer=scratch, c=c, channels=channels)
     pixel = channels * call.itemsize
     pitch = schedule.row_pitch(g) * pixel
     a_step = schedule.column_step(g) * pixel
@@ -394,17 +384,7 @@ def run_item(blob: Blob, origin: Place, block: int, panels: int, scratch: int) -
                 a = scratch + (plane * schedule.image_rows(g) + row) * pitch
                 sum_pixels(call, g, span, taps, slot, a, to, columns)
     if staged:
-        store_tile(
-            call.kernels,
-            blob=blob,
-            staging=staging,
-            width=width,
-            n=n,
-            p=p,
-            q=q,
-            k=k,
-            filters=filters,
-        )
+        store_at(blob, origin, staging=staging, width=width, k=k, filters=filters)
 
 
 def depthwise(blob: Blob, thread: int) -> None:

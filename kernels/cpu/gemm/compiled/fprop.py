@@ -28,8 +28,8 @@ from implicit_conv.kernels.cpu.runtime.call import Call
 from implicit_conv.kernels.cpu.runtime.compiled.entry import Blob, fields
 from implicit_conv.kernels.cpu.runtime.compiled.source import Source
 from implicit_conv.kernels.cpu.runtime.table import microkernel_slot
-from implicit_conv.kernels.cpu.tile.compiled.epilogue import store_tile
-from implicit_conv.kernels.cpu.tile.compiled.load import load_tile
+from implicit_conv.kernels.cpu.tile.compiled.epilogue import store_at
+from implicit_conv.kernels.cpu.tile.compiled.load import load_at
 from implicit_conv.kernels.cpu.tile.compiled.work import bounds, operator
 from implicit_conv.kernels.geometry import Geometry, Place
 
@@ -280,17 +280,7 @@ def run_item(
     for block in range(blocks):
         c = block * g.tile_c
         channels = min(g.tile_c, g.C - c)
-        load_tile(
-            call.kernels,
-            slot=call.load_tile,
-            blob=blob,
-            buffer=scratch,
-            n=n,
-            p=p,
-            q=q,
-            c=group * g.C + c,
-            channels=channels,
-        )
+        load_at(blob, origin, buffer=scratch, c=group * g.C + c, channels=channels)
         a = activations(call, g, origin, group * g.C + c, channels, scratch)
         write_segments(call, g, channels, q, columns, scratch + call.scratch.runs)
         for panel in range(first_panel, end_panel):
@@ -337,17 +327,7 @@ def run_item(
             multiply(call, g, product, extent, tile_rows, (q, columns), scratch + call.scratch.runs)
             if last and staged:
                 first = group * g.K + k
-                store_tile(
-                    call.kernels,
-                    blob=blob,
-                    staging=staging,
-                    width=width,
-                    n=n,
-                    p=p,
-                    q=q,
-                    k=first,
-                    filters=filters,
-                )
+                store_at(blob, origin, staging=staging, width=width, k=first, filters=filters)
 
 
 def make_fprop() -> Source:

@@ -15,6 +15,7 @@ from typing import Any
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.gemm.compiled import words
+from implicit_conv.kernels.cpu.gemm.compiled.words import Block
 from implicit_conv.kernels.cpu.gemm.layout import Way
 from implicit_conv.kernels.cpu.runtime.call import Call
 from implicit_conv.kernels.cpu.runtime.table import (
@@ -50,17 +51,9 @@ def _make_taps(lanes: int, form: Format) -> Callable[..., Any]:
     size, itemsize = storage.SIZES[form.w], storage.SIZES[form.panel]  # of w, and of panels
     scatter_block = make_transpose_block(TRANSPOSE_TAPS, lanes)
 
-    def pack_taps(
-        call: Call,
-        g: Geometry,
-        target: int,
-        source: int,
-        filters: int,
-        channels: int,
-        pitch: int,
-        places: int,
-    ) -> None:
+    def pack_taps(call: Call, g: Geometry, block: Block, places: int) -> None:
         """Element e of a filter is of channel e // taps."""
+        target, source, filters, channels, pitch = block
         taps = schedule.taps(g)
         for e in range(taps, min(lanes, channels) * taps):
             memory.write(places + 8 * e, memory.read(places + 8 * (e - taps)) + pitch)
@@ -79,24 +72,16 @@ def _make_taps(lanes: int, form: Format) -> Callable[..., Any]:
 
 
 def _make_each_tap(pack_tap: Callable[..., Any]) -> Callable[..., Any]:
-    """A way that packs tap by tap, by ``pack_tap(call, target, source, filters, channels, pitch)``
-    for the tap of the first filter and channel at `source`.
+    """A way that packs tap by tap, by ``pack_tap(call, block)`` for the tap of the first filter and
+    channel at the block's source.
     """
 
-    def pack_taps(
-        call: Call,
-        g: Geometry,
-        target: int,
-        source: int,
-        filters: int,
-        channels: int,
-        pitch: int,
-        places: int,
-    ) -> None:
+    def pack_taps(call: Call, g: Geometry, block: Block, places: int) -> None:
+        target, source, filters, channels, pitch = block
         for tap in range(schedule.taps(g)):
             at = source + row_offset(call, g, tap // g.S) + tap % g.S * call.w.s
             to = target + memory.read(places + 8 * tap)
-            pack_tap(call, to, at, filters, channels, pitch)
+            pack_tap(call, Block(to, at, filters, channels, pitch))
 
     return pack_taps
 
@@ -105,9 +90,8 @@ def _make_filters(lanes: int, form: Format) -> Callable[..., Any]:
     size = storage.SIZES[form.w]
     move = convert.make_move(form.w, form.panel, lanes)
 
-    def move_filters(
-        call: Call, target: int, source: int, filters: int, channels: int, pitch: int
-    ) -> None:
+    def move_filters(call: Call, block: Block) -> None:
+        target, source, filters, channels, pitch = block
         for i in range(channels):
             row = source + i * call.w.c
             memory.prefetch(row + filters * size)  # the next panel
@@ -121,9 +105,8 @@ def _make_channels(lanes: int, form: Format) -> Callable[..., Any]:
     size, itemsize = storage.SIZES[form.w], storage.SIZES[form.panel]
     transpose_block = make_transpose_block(TRANSPOSE_FILTERS, lanes)
 
-    def transpose_filters(
-        call: Call, target: int, source: int, filters: int, channels: int, pitch: int
-    ) -> None:
+    def transpose_filters(call: Call, block: Block) -> None:
+        target, source, filters, channels, pitch = block
         for k in range(0, filters, lanes):
             rows = min(lanes, filters - k)
             for c in range(0, channels, lanes):
@@ -138,9 +121,8 @@ def _make_any(lanes: int, form: Format) -> Callable[..., Any]:
     itemsize = storage.SIZES[form.panel]
     move_element = convert.make_move_element(form.w, form.panel)
 
-    def gather_filters(
-        call: Call, target: int, source: int, filters: int, channels: int, pitch: int
-    ) -> None:
+    def gather_filters(call: Call, block: Block) -> None:
+        target, source, filters, channels, pitch = block
         for c in range(channels):
             for k in range(filters):
                 at = source + c * call.w.c + k * call.w.k
@@ -187,17 +169,9 @@ def _make_rows(lanes: int, form: Format) -> Callable[..., Any]:
     size, itemsize = storage.SIZES[form.w], storage.SIZES[form.panel]
     write_places = _make_write_places(size)
 
-    def pack_taps(
-        call: Call,
-        g: Geometry,
-        target: int,
-        source: int,
-        filters: int,
-        channels: int,
-        pitch: int,
-        places: int,
-    ) -> None:
+    def pack_taps(call: Call, g: Geometry, block: Block, places: int) -> None:
         """Filter row by filter row, whose taps are among FEW elements."""
+        target, source, filters, channels, pitch = block
         rows, span = schedule.filter_rows(g), row_span(call, g, size)
         table = places + 8 * schedule.taps(g)
         for j in range(rows):
@@ -230,17 +204,9 @@ def _make_spans(lanes: int, form: Format) -> Callable[..., Any]:
     scatter_block = make_transpose_block(TRANSPOSE_TAPS, lanes)
     write_places = _make_write_places(size)
 
-    def pack_taps(
-        call: Call,
-        g: Geometry,
-        target: int,
-        source: int,
-        filters: int,
-        channels: int,
-        pitch: int,
-        places: int,
-    ) -> None:
+    def pack_taps(call: Call, g: Geometry, block: Block, places: int) -> None:
         """The elements among which all taps of a filter are, in any order."""
+        target, source, filters, channels, pitch = block
         span, lowest = tap_span(call, g, size), lowest_tap(call, g)
         table = places + 8 * schedule.taps(g)
         write_places(call, g, places, 0, schedule.filter_rows(g), lowest, span, table)

@@ -18,6 +18,7 @@ from implicit_conv.kernels.cpu.emit.internals import types
 from implicit_conv.kernels.cpu.emit.vector import BYTES, Builder, Integers, Intrinsic, Value, Values
 from implicit_conv.kernels.cpu.gemm.compiled import dots, matrices
 from implicit_conv.kernels.cpu.gemm.compiled.pack_taps import make_pack_taps
+from implicit_conv.kernels.cpu.gemm.compiled.words import Block
 from implicit_conv.kernels.cpu.runtime.call import Call
 from implicit_conv.kernels.cpu.runtime.compiled.entry import Blob, fields, next_item
 from implicit_conv.kernels.cpu.runtime.compiled.executed_loads import FILTER, recorder
@@ -120,7 +121,7 @@ def make_pack_block(
                     block, where = min(g.tile_c, g.C - c), (k, j // g.R, j % g.R, s, c)
                     size = filters * block * call.itemsize
                     record(call.record, FILTER, where, 0, 0, panel, block, size)
-        pack_taps(call, g, target, source, filters, count, pitch, places)
+        pack_taps(call, g, Block(target, source, filters, count, pitch), places)
         zip_rows(target, channels * schedule.taps(g), pitch)
         write_head(target, channels * schedule.taps(g), pitch)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import memory
@@ -77,6 +77,16 @@ def _make_zip(lanes: int, channels: int) -> Any:
     return memory.named(zip_rows, lanes, channels)
 
 
+class Block(NamedTuple):
+    """A block of a filter, and where in a panel it is packed."""
+
+    target: int  # addresses
+    source: int
+    filters: int
+    channels: int
+    pitch: int  # byte stride of channels, or of words of several, in the panel
+
+
 @functools.cache
 def make_pack_taps(lanes: int, form: Format) -> Callable[..., Any]:
     """Make pack_taps() for words, which has the arguments of pack_taps() in `panels`."""
@@ -98,10 +108,9 @@ def make_pack_taps(lanes: int, form: Format) -> Callable[..., Any]:
             for c in range(channels):
                 copy_element(to + c * size, at + c * call.w.c)
 
-    def transpose_channels(
-        call: Call, target: int, source: int, filters: int, channels: int, pitch: int
-    ) -> None:
+    def transpose_channels(call: Call, block: Block) -> None:
         """One tap of filters with contiguous channels: words need no change, only a transpose."""
+        target, source, filters, channels, pitch = block
         words = channels // word_channels
         for k in range(0, filters, lanes):
             for word in range(0, words, lanes):
@@ -160,10 +169,9 @@ def make_pack_taps(lanes: int, form: Format) -> Callable[..., Any]:
                         to = memory.read(places + 8 * tap) + (c + i) // word_channels * pitch
                         join(target + to + k * WORD, elements)
 
-    def zip_filters(
-        call: Call, target: int, source: int, filters: int, channels: int, pitch: int
-    ) -> None:
+    def zip_filters(call: Call, block: Block) -> None:
         """One tap of contiguous filters: the rows of the channels of a word are interleaved."""
+        target, source, filters, channels, pitch = block
         for c in range(0, channels, word_channels):
             at, to = source + c * call.w.c, target + c // word_channels * pitch
             count = min(word_channels, channels - c)
@@ -172,17 +180,9 @@ def make_pack_taps(lanes: int, form: Format) -> Callable[..., Any]:
                 zip_rows(to + k * WORD, at + k * size, call.w.c)
             gather_words(call, to + whole * WORD, at + whole * size, filters - whole, count)
 
-    def pack_taps(
-        call: Call,
-        g: Geometry,
-        target: int,
-        source: int,
-        filters: int,
-        channels: int,
-        pitch: int,
-        places: int,
-    ) -> None:
-        """All taps of `filters` filters and `channels` channels, by the fastest way for `w`."""
+    def pack_taps(call: Call, g: Geometry, block: Block, places: int) -> None:
+        """All taps, by the fastest way for `w`."""
+        target, source, filters, channels, pitch = block
         taps = schedule.taps(g)
         if taps > 1 and taps_follow(call, g, size) and call.w.c == taps * size:
             transpose_taps(call, target, source, filters, channels, taps, pitch, places)
@@ -191,9 +191,9 @@ def make_pack_taps(lanes: int, form: Format) -> Callable[..., Any]:
             at = source + row_offset(call, g, tap // g.S) + tap % g.S * call.w.s
             to = target + memory.read(places + 8 * tap)
             if call.w.c == size:
-                transpose_channels(call, to, at, filters, channels, pitch)
+                transpose_channels(call, Block(to, at, filters, channels, pitch))
             elif call.w.k == size:
-                zip_filters(call, to, at, filters, channels, pitch)
+                zip_filters(call, Block(to, at, filters, channels, pitch))
             else:
                 for c in range(0, channels, word_channels):
                     count = min(word_channels, channels - c)

@@ -49,6 +49,7 @@ from implicit_conv.kernels.cpu.tile.variants import (
     SPREAD_ROW,
     SPREAD_ROWS,
 )
+from implicit_conv.kernels.geometry import Place
 
 ROWS_AHEAD = 8  # pixels by which prefetches of a residual's filters run ahead
 BLOCK_VECTORS = 4  # vectors of pixels in a block that is transposed before it is finished
@@ -232,6 +233,14 @@ def make_add_residual(form: Format) -> Callable[..., Any]:
 
 
 store_tile = declare(STORE_TILE, "store_tile", "blob staging width n p q k filters")
+
+
+def store_at(blob: Blob, origin: Place, staging: int, width: int, k: int, filters: int) -> None:
+    """Call the part that stores staging tiles for the tile at `origin`."""
+    kernels, (n, p, q) = fields(blob).call.kernels, origin
+    store_tile(
+        kernels, blob=blob, staging=staging, width=width, n=n, p=p, q=q, k=k, filters=filters
+    )
 
 
 def make_store_tile(lanes: int, form: Format) -> Source:

@@ -6,8 +6,6 @@ of `transpose`, whose vectors hold one row each.
 
 from __future__ import annotations
 
-from typing import Any
-
 from implicit_conv.kernels.cpu.emit.internals import ir
 from implicit_conv.kernels.cpu.emit.vector import BYTES, I32, I64, Emitter, i64
 from implicit_conv.kernels.cpu.runtime.compiled.part import declare
@@ -39,12 +37,7 @@ def _emit(
     narrow: Emitter,
     formats: tuple[Stored, Stored],
     full: bool,
-    source: ir.Value,
-    source_stride: ir.Value,
-    target: ir.Value,
-    offsets: Any,
-    rows: ir.Value,
-    columns: ir.Value,
+    at: dict[str, ir.Value],
 ) -> None:
     """Emit a block of `rows` rows of which `columns` columns become rows of the target, at the byte
     offsets in a table.
@@ -53,6 +46,7 @@ def _emit(
     it, and the stores mask their lanes.
     """
     builder, (source_format, target_format) = e.builder, formats
+    source, source_stride, target, offsets, rows, columns = at.values()
     source, target = (builder.inttoptr(address, BYTES) for address in (source, target))
     offsets = builder.inttoptr(offsets, I64.as_pointer())
     last, mask = builder.sub(rows, i64(1)), narrow.below(columns)
@@ -78,6 +72,6 @@ def make_few_columns(lanes: int, source: Stored, target: Stored, full: bool) -> 
 
     def emit(builder: ir.IRBuilder, at: dict[str, ir.Value]) -> None:
         e, narrow = (convert.emitter(builder, n, computed, True) for n in (lanes, FEW))
-        _emit(e, narrow, (source, target), full, **at)
+        _emit(e, narrow, (source, target), full, at)
 
     return emitted(transpose_few, emit)

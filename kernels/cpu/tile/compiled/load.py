@@ -24,7 +24,7 @@ from implicit_conv.kernels.cpu.tile.compiled import convert
 from implicit_conv.kernels.cpu.tile.compiled.transpose import make_transpose_block
 from implicit_conv.kernels.cpu.tile.compiled.windows import Row, make_load_windows
 from implicit_conv.kernels.cpu.tile.storage import Format
-from implicit_conv.kernels.geometry import Geometry
+from implicit_conv.kernels.geometry import Geometry, Place
 
 WORD_BYTES = 4  # bytes of a word of several channels
 WIDE_BYTES = 16  # bytes of a copy in one instruction; smaller pixels are copied with what follows
@@ -269,6 +269,15 @@ def make_load_pixels(lanes: int, form: Format) -> Source:
 
 
 load_tile = declare(LOAD_TILE, "load_tile", "blob buffer n p q c channels")
+
+
+def load_at(blob: Blob, origin: Place, buffer: int, c: int, channels: int) -> None:
+    """Call the part that loads tiles for the tile at `origin`."""
+    call, (n, p, q) = fields(blob).call, origin
+    slot = call.load_tile
+    load_tile(
+        call.kernels, slot=slot, blob=blob, buffer=buffer, n=n, p=p, q=q, c=c, channels=channels
+    )
 
 
 def make_load_tile(

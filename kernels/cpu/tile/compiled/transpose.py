@@ -58,22 +58,14 @@ def exchange(e: Emitter, low: ir.Value, high: ir.Value, block: int) -> tuple[ir.
     )
 
 
-def _emit(
-    e: Emitter,
-    variant: Transpose,
-    source: ir.Value,
-    source_stride: ir.Value,
-    target: ir.Value,
-    target_stride: ir.Value,
-    rows: ir.Value,
-    columns: ir.Value,
-) -> None:
+def _emit(e: Emitter, variant: Transpose, at: dict[str, ir.Value]) -> None:
     """Emit a block of `rows` source rows; every step-th of its `columns` becomes a target row.
 
     Where the block is not full, rows past the last one repeat it (stores mask their lanes, and
     their part of a word is zero), and columns past the last one are neither read nor written.
     """
     builder, full, step, channels = e.builder, variant.full, variant.step, variant.channels
+    source, source_stride, target, target_stride, rows, columns = at.values()
     source, target = (builder.inttoptr(address, BYTES) for address in (source, target))
     last = builder.sub(rows, i64(1))
     mask: Any = None if full else e.below(columns)
@@ -127,7 +119,7 @@ def make_transpose(variant: Transpose) -> Source:
         computed = target
 
     def emit(builder: ir.IRBuilder, at: dict[str, ir.Value]) -> None:
-        _emit(convert.emitter(builder, lanes, computed, True), variant, **at)
+        _emit(convert.emitter(builder, lanes, computed, True), variant, at)
 
     return emitted(transpose, emit)
 

@@ -26,7 +26,7 @@ from implicit_conv.kernels.cpu.runtime.compiled.entry import Blob, fields
 from implicit_conv.kernels.cpu.runtime.compiled.part import declare
 from implicit_conv.kernels.cpu.runtime.compiled.source import Source, translated
 from implicit_conv.kernels.cpu.runtime.table import EXPAND, microkernel_slot
-from implicit_conv.kernels.cpu.tile.compiled.load import load_tile
+from implicit_conv.kernels.cpu.tile.compiled.load import load_at
 from implicit_conv.kernels.cpu.wgrad.compiled.addresses import dy_address
 from implicit_conv.kernels.cpu.wgrad.compiled.microkernel import multiply_pixels
 from implicit_conv.kernels.cpu.wgrad.compiled.panels import load_panels
@@ -151,29 +151,19 @@ def sum_item(blob: Blob, panel: int, first_tile: int, end_tile: int, scratch: in
         if done > 0:
             carry(call, sums, done)
         adds = not is_fresh(done)
-        n, p, q = schedule.tile_origin(g, tile)
+        origin = n, p, q = schedule.tile_origin(g, tile)
         planes, rows, columns = schedule.tile_extent(g, n, p, q)
         load_panels(
             call.kernels,
             blob=blob,
             target=dy,
-            source=dy_address(call, g, (n, p, q), k),
+            source=dy_address(call, g, origin, k),
             planes=planes,
             rows=rows,
             columns=columns,
             filters=filters,
         )
-        load_tile(
-            call.kernels,
-            slot=call.load_tile,
-            blob=blob,
-            buffer=scratch,
-            n=n,
-            p=p,
-            q=q,
-            c=c,
-            channels=channels,
-        )
+        load_at(blob, origin, buffer=scratch, c=c, channels=channels)
         if single:
             extent = planes, rows, columns
             multiply(call, g, extent, scratch, pixel, dy, width, vectors, sums, adds)

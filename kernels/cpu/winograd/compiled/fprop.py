@@ -30,8 +30,8 @@ from implicit_conv.kernels.cpu.runtime.compiled.entry import Blob, fields, next_
 from implicit_conv.kernels.cpu.runtime.compiled.source import Source, entry
 from implicit_conv.kernels.cpu.runtime.layout import LINE
 from implicit_conv.kernels.cpu.runtime.table import microkernel_slot
-from implicit_conv.kernels.cpu.tile.compiled.epilogue import store_tile
-from implicit_conv.kernels.cpu.tile.compiled.load import load_tile
+from implicit_conv.kernels.cpu.tile.compiled.epilogue import store_at
+from implicit_conv.kernels.cpu.tile.compiled.load import load_at
 from implicit_conv.kernels.cpu.tile.compiled.work import bounds, operator
 from implicit_conv.kernels.cpu.winograd.compiled.transforms import (
     TAPS,
@@ -208,17 +208,7 @@ def run_item(
     size = schedule.box_products(g, m)
     extent = schedule.tile_extent(g, n, p, q)
     boxes = extent[0] * extent[1] * extent[2] // (m * m)
-    load_tile(
-        call.kernels,
-        slot=call.load_tile,
-        blob=blob,
-        buffer=scratch,
-        n=n,
-        p=p,
-        q=q,
-        c=group * g.C,
-        channels=g.C,
-    )
+    load_at(blob, origin, buffer=scratch, c=group * g.C, channels=g.C)
     u_row = schedule.ceil_div(g.C, call.lanes) * call.lanes * call.itemsize
     u = Matrices(scratch + call.scratch.boxes, boxes * u_row + LINE, u_row)
     transform_boxes(call, g, extent, scratch, u)
@@ -254,17 +244,7 @@ def run_item(
         bias = call.bias.address + (group * schedule.panel_count(g) + panel) * call.bias.panel
         untransform_boxes(call, extent, products, out, bias, vectors, limits)
         if staged:
-            store_tile(
-                call.kernels,
-                blob=blob,
-                staging=staging,
-                width=width,
-                n=n,
-                p=p,
-                q=q,
-                k=first,
-                filters=filters,
-            )
+            store_at(blob, origin, staging=staging, width=width, k=first, filters=filters)
 
 
 def pack(blob: Blob, thread: int) -> None:
