@@ -15,7 +15,7 @@ import functools
 from typing import Any
 
 from implicit_conv.kernels.gpu import blob, gmem, mbarrier, smem, tma, warp
-from implicit_conv.kernels.gpu.call import Params
+from implicit_conv.kernels.gpu.call import Call
 from implicit_conv.kernels.gpu.ptx import device, shared_base
 from implicit_conv.kernels.gpu.sizes import DUMP_DATA_AT, DUMP_THREADS
 
@@ -27,35 +27,21 @@ smem_base = shared_base()
 @functools.cache
 def make_dump(mode: str) -> Any:
     """The kernel for copies of `mode`; its one argument is the params blob."""
+    walk = tma.load_im2col_w128 if mode == "w128" else tma.load_im2col_w
 
     @device
-    def load_tap(params: Params, at: int, barrier: int) -> None:
-        c = params.call
-        tma.load_im2col(
-            at, params.activation_map, c.x_c, c.x_w, c.x_h, c.x_n, barrier, c.w_s, c.w_r
-        )
+    def load_tap(map: int, c: Call, at: int, barrier: int) -> None:
+        tma.load_im2col(at, map, c.x_c, c.x_w, c.x_h, c.x_n, barrier, c.w_s, c.w_r)
 
     @device
-    def load_row(params: Params, at: int, barrier: int) -> None:
-        c = params.call
-        tma.load_im2col_w(
-            at, params.activation_map, c.x_c, c.x_w, c.x_h, c.x_n, barrier, c.w_r, c.w_s
-        )
+    def load_row(map: int, c: Call, at: int, barrier: int) -> None:
+        walk(at, map, c.x_c, c.x_w, c.x_h, c.x_n, barrier, c.w_r, c.w_s)
 
     @device
-    def load_row_128(params: Params, at: int, barrier: int) -> None:
-        c = params.call
-        tma.load_im2col_w128(
-            at, params.activation_map, c.x_c, c.x_w, c.x_h, c.x_n, barrier, c.w_r, c.w_s
-        )
+    def load_tile(map: int, c: Call, at: int, barrier: int) -> None:
+        tma.load_tile_3d(at, map, c.x_c, c.x_w, c.x_n, barrier)
 
-    @device
-    def load_tile(params: Params, at: int, barrier: int) -> None:
-        c = params.call
-        tma.load_tile_3d(at, params.activation_map, c.x_c, c.x_w, c.x_n, barrier)
-
-    loads = {"im2col": load_tap, "w": load_row, "w128": load_row_128, "tiled": load_tile}
-    load = loads[mode]
+    load = {"im2col": load_tap, "w": load_row, "w128": load_row, "tiled": load_tile}[mode]
 
     def dump(argument: Any) -> None:
         params, barrier, lane = blob.unpack(argument), smem_base(), warp.lane()
@@ -65,7 +51,7 @@ def make_dump(mode: str) -> Any:
         warp.sync()
         if warp.elect():
             mbarrier.arrive_expect_tx(barrier, call.a_load)
-            load(params, barrier + DUMP_DATA_AT, barrier)
+            load(params.activation_map, call, barrier + DUMP_DATA_AT, barrier)
         warp.sync()
         mbarrier.wait(barrier, 0)
         for first in range(0, call.a_load, 16 * DUMP_THREADS):

@@ -1,4 +1,4 @@
-"""Hooks: loads and stores of shared memory through the generic proxy, by address."""
+"""Hooks: loads, stores and asynchronous copies of shared memory, through the generic proxy."""
 
 from __future__ import annotations
 
@@ -103,6 +103,14 @@ def ldmatrix(count: int, step: int) -> tuple[str, Asm]:
         for i in range(count)
     )
     return "address", Asm(text, "r", (("r", at),))
+
+
+@instruction("cp.async.cg.shared.global [$0], [$1], 16, $2;", "rlr")
+def copy_quad(smem: int, gmem: int, size: int) -> None:
+    """``cp.async.cg``: write 16 bytes, of which `size` are copied and the rest are zero.
+
+    PTX ISA 9.7.9.25.3, PTX 7.0, sm_80.
+    """
 
 
 @instruction("fence.proxy.async.shared::cta;", target="sm_90")

@@ -21,7 +21,7 @@ from implicit_conv.gpu.plan.candidate import Choice
 from implicit_conv.gpu.plan.layout import buffers, region_names
 from implicit_conv.gpu.plan.maps import activation_map, filter_map
 from implicit_conv.gpu.run.arguments import NOWHERE, DeviceArray, arguments
-from implicit_conv.kernels.gpu.params import pack
+from implicit_conv.kernels.gpu.call import pack
 from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.ptx.memory.tensor_map import SPANS
 

@@ -26,8 +26,7 @@ from implicit_conv.kernels.gpu.intrinsic import (
     numba_type,
     signature_of,
 )
-from implicit_conv.kernels.gpu.strip import Strip
-from implicit_conv.kernels.gpu.variant import Variant
+from implicit_conv.kernels.gpu.variant import Strip, Variant
 from implicit_conv.problem.options import GPU_DTYPES
 from implicit_conv.testing import Case
 from implicit_conv.testing.gpu.problems import problem_of
@@ -328,10 +327,9 @@ def test_targets_in_any_order():
 def test_blob_is_the_kernels_one_argument(number):
     """It is passed by value, aligned to 64 bytes for the tensor maps, and as long as the host's."""
     from implicit_conv.kernels.gpu import blob
-    from implicit_conv.kernels.gpu.call import Call, Limits
+    from implicit_conv.kernels.gpu.call import Call, Limits, pack
     from implicit_conv.kernels.gpu.compile import offline
     from implicit_conv.kernels.gpu.fprop import make_fprop
-    from implicit_conv.kernels.gpu.params import pack
 
     v = next(variants(gpu_gates.problem("bfloat16"), 0, plain=True))
     v = replace(v, mode="im2col") if number < 100 else v

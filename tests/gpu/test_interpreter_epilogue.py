@@ -12,8 +12,7 @@ from implicit_conv import ptx, tma
 from implicit_conv.gpu.cuda.arch import KNOWN
 from implicit_conv.gpu.plan.families import FAMILIES
 from implicit_conv.kernels.geometry import Geometry
-from implicit_conv.kernels.gpu.call import Limits
-from implicit_conv.kernels.gpu.params import pack
+from implicit_conv.kernels.gpu.call import Limits, pack
 from implicit_conv.kernels.gpu.sizes import DUMP_DATA_AT, DUMP_THREADS
 from implicit_conv.problem.options import parse_activation
 from implicit_conv.testing import Case, error_units, from_nchw, to_nchw

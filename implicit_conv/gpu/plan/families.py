@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from implicit_conv.gpu.plan.direct import direct_variant
-from implicit_conv.kernels.gpu.strip import Strip
-from implicit_conv.kernels.gpu.variant import Variant
+from implicit_conv.kernels.gpu.variant import Strip, Variant
 
 CHANNELS_LAST = (("NHWC", "KRSC"),)
 ANY_LAYOUT = (("NHWC", "KRSC"), ("NCHW", "KCRS"), ("NHWC", "RSCK"), ("NCHW", "KRSC"))

@@ -24,7 +24,7 @@ from implicit_conv.gpu.plan.folded import fold_misfit
 from implicit_conv.gpu.plan.maps import activation_map, filter_map
 from implicit_conv.gpu.run.arguments import NOWHERE, DeviceArray, arguments
 from implicit_conv.kernels.gpu.call import Call as KernelCall
-from implicit_conv.kernels.gpu.params import pack
+from implicit_conv.kernels.gpu.call import pack
 from implicit_conv.kernels.gpu.sizes import MAP_BYTES, VECTOR_BYTES
 from implicit_conv.kernels.gpu.variant import Variant
 

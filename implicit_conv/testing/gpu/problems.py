@@ -17,9 +17,8 @@ from implicit_conv.gpu.plan.families import FAMILIES, Family, family_name
 from implicit_conv.gpu.plan.planner import choose, variants
 from implicit_conv.kernels.geometry import CLAMP
 from implicit_conv.kernels.gpu.call import Call
-from implicit_conv.kernels.gpu.strip import Strip
 from implicit_conv.kernels.gpu.targets import supports
-from implicit_conv.kernels.gpu.variant import Variant
+from implicit_conv.kernels.gpu.variant import Strip, Variant
 from implicit_conv.problem.options import GPU_DTYPES
 from implicit_conv.problem.problem import Problem
 from implicit_conv.testing import Case
