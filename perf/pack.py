@@ -26,7 +26,7 @@ from implicit_conv.gpu.plan.families import FAMILIES
 from implicit_conv.gpu.plan.layout import buffers, region_names
 from implicit_conv.gpu.plan.maps import activation_map, filter_map
 from implicit_conv.gpu.plan.planner import choose
-from implicit_conv.gpu.run.arguments import NOWHERE, DeviceArray, arguments
+from implicit_conv.gpu.run.launch import NOWHERE, DeviceArray, arguments
 from implicit_conv.kernels import sources
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.gpu.call import Call, Limits, pack

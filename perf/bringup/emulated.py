@@ -18,6 +18,12 @@ Array = NDArray[Any]
 POLLS = 4  # failed polls of a wait; the interpreter lets a poll fail where nothing else can move
 
 
+def encoded(memory: ptx.Memory, arguments: dict[str, Any]) -> bytes:
+    """128 bytes that stand for the tensor map of a cuTensorMapEncode call with these arguments."""
+    map = interpreted_map(arguments, 0)
+    return memory.encode(replace(map, address=arguments["globalAddress"]))
+
+
 class Interpreter:
     """The PTX interpreter."""
 
@@ -58,8 +64,7 @@ class Interpreter:
 
     def encode(self, arguments: dict[str, Any]) -> bytes:
         """128 bytes that stand for the tensor map."""
-        map = interpreted_map(arguments, 0)
-        return self.memory.encode(replace(map, address=arguments["globalAddress"]))
+        return encoded(self.memory, arguments)
 
     def run(self, launch: Launch, blob: bytes) -> list[str]:
         """Run a launch to its end; what its watchdog recorded."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from implicit_conv.gpu.cuda.arch import KNOWN
-from implicit_conv.gpu.plan import evidence
+from implicit_conv.gpu.plan import families
 from implicit_conv.gpu.plan.candidate import Options, gpu_geometry, refusal
 from implicit_conv.gpu.plan.direct import direct_rule
 from implicit_conv.gpu.plan.families import family_name
@@ -71,7 +71,7 @@ def kernels():
     and the smallest tile. All others are exhaustive.
     """
     made, seen = [], set()
-    for number in evidence.GENERATIONS:
+    for number in families.GENERATIONS:
         met = set()
         for dtype in GPU_DTYPES:
             able = plannable(number, dtype)
@@ -96,7 +96,7 @@ def other_epilogues():
     in every family, so they are linked once per target.
     """
     seen = set()
-    for number in evidence.GENERATIONS:
+    for number in families.GENERATIONS:
         for dtype in ("bfloat16", "float32"):
             first = {family(v): v for v in reversed(plannable(number, dtype))}
             for place, v in enumerate(first.values()):
@@ -117,7 +117,7 @@ def other_epilogues():
 
 def other_families():
     """Plain im2col with A in registers, which only tests use, and folded columns."""
-    for number in evidence.GENERATIONS:
+    for number in families.GENERATIONS:
         for v in plannable(number, "bfloat16"):
             if family_name(v) == "elements-mma":
                 largest = v.tile_n == 128
@@ -151,7 +151,7 @@ def other_strips():
         "planes": Case(C=1, K=1, groups=64, **{**sizes, "layout": "NCHW"}),
     }
     for name, case in cases.items():
-        for number in evidence.GENERATIONS:
+        for number in families.GENERATIONS:
             for dtype in ("bfloat16", "float32"):
                 problem = problem_of(case, dtype)
                 found = variants(problem, CLAMP, plain=False)
@@ -174,7 +174,7 @@ def test_every_row_of_the_evidence_is_linked():
         (family_name(v), targets.target_name(KNOWN[number].cc))
         for number, v in (case.values for case in kernels() if not case.marks)
     }
-    assert quick == {(row[0], row[4]) for row in evidence.ladder()}
+    assert quick == {(row[0], row[4]) for row in families.ladder()}
 
 
 def expected_sass(v):
@@ -323,7 +323,7 @@ def test_targets_in_any_order():
         assert bool(waits) == (number == 90)
 
 
-@pytest.mark.parametrize("number", evidence.GENERATIONS)
+@pytest.mark.parametrize("number", families.GENERATIONS)
 def test_blob_is_the_kernels_one_argument(number):
     """It is passed by value, aligned to 64 bytes for the tensor maps, and as long as the host's."""
     from implicit_conv.kernels.gpu import blob
@@ -343,7 +343,7 @@ def test_blob_is_the_kernels_one_argument(number):
     assert [(kind.strip(), int(count)) for kind, count in parameters] == [(".align 64 .b8", size)]
 
 
-@pytest.mark.parametrize("number", evidence.GENERATIONS)
+@pytest.mark.parametrize("number", families.GENERATIONS)
 def test_every_hook_assembles_where_it_exists(number):
     """ptxas assembles it; on all other targets the compiler refuses it with a message."""
     for name, choices in hooks():

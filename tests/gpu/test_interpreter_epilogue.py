@@ -24,7 +24,8 @@ from implicit_conv.testing.gpu.problems import (
     stored,
     with_epilogue,
 )
-from perf.bringup.interpret import interpret, noted, ptx_of
+from perf.bringup.emulated import encoded
+from perf.bringup.interpret import interpret, ptx_of
 from perf.bringup.sass import tool
 
 if importlib.util.find_spec("numba_cuda") is None or tool("nvdisasm") is None:
@@ -211,7 +212,7 @@ def test_dump_returns_the_image(copy):
     call = dump_call(copy, memory.put(y), size)
     ptx.Launch(
         dump_kernel(copy.mode),
-        parameters=pack(memory.encode(noted(map)), None, call, nothing, Limits(0.0, 0.0)),
+        parameters=pack(encoded(memory, map.arguments), None, call, nothing, Limits(0.0, 0.0)),
         memory=memory,
         grid=(1, 1, 1),
         block=(DUMP_THREADS, 1, 1),
