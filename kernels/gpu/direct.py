@@ -92,7 +92,7 @@ def make_stage(v: Any) -> Any:
     group_c = v.strip.group_c
     half = tile_n * quad // filters  # words between the quads of a thread
     rows_at_once = v.threads // tile_n
-    load, to_float = gmem.load_constant(itemsize), gmem.to_float(v.dtype)
+    load, to_float = gmem.load(itemsize, True), gmem.to_float(v.dtype)
     biased = v.biased
 
     @device
@@ -153,18 +153,13 @@ def make_load_row(v: Any, positions: tuple[int, ...]) -> Any:
     column is not below `limit`.
     """
     load_pixel, position = make_load_pixel(v), positions[0]
-
-    @device
-    def load_first(at: int, distance: int, x_c: int, w: int, step: int, limit: int) -> Any:
-        return load_pixel(at + position * distance, x_c, w + position * step, limit)
-
-    if len(positions) == 1:
-        return load_first
-    rest = make_load_row(v, positions[1:])
+    rest = device(lambda at, distance, x_c, w, step, limit: ())
+    if len(positions) > 1:
+        rest = make_load_row(v, positions[1:])
 
     @device
     def load_row(at: int, distance: int, x_c: int, w: int, step: int, limit: int) -> Any:
-        first = load_first(at, distance, x_c, w, step, limit)
+        first = load_pixel(at + position * distance, x_c, w + position * step, limit)
         return first + rest(at, distance, x_c, w, step, limit)
 
     return load_row
@@ -177,19 +172,14 @@ def make_load_pixel(v: Any, part: int = 0) -> Any:
     load, widen = vector.load(elements * v.itemsize), fragment.widen(v.dtype, v.load_words)
     number, vectors = part * elements, v.producer == "vectors"
     offset = part * VECTOR_BYTES
-
-    @device
-    def load_part(at: int, x_c: int, w: int, limit: int) -> Any:
-        at += offset if vectors else part * x_c
-        return widen(load(at, w, limit))[:elements]
-
-    if number + elements == channels:
-        return load_part
-    rest = make_load_pixel(v, part + 1)
+    rest = device(lambda at, x_c, w, limit: ())
+    if number + elements < channels:
+        rest = make_load_pixel(v, part + 1)
 
     @device
     def load_pixel(at: int, x_c: int, w: int, limit: int) -> Any:
-        return load_part(at, x_c, w, limit) + rest(at, x_c, w, limit)
+        place = at + (offset if vectors else part * x_c)
+        return widen(load(place, w, limit))[:elements] + rest(at, x_c, w, limit)
 
     return load_pixel
 

@@ -57,7 +57,7 @@ def make_dump(mode: str) -> Any:
         for first in range(0, call.a_load, 16 * DUMP_THREADS):
             at = first + 16 * lane
             inside = at < call.a_load
-            a, b, c, d = smem.load16(barrier + DUMP_DATA_AT + at * inside)
-            gmem.store16(call.y + at, a, b, c, d, inside)
+            words = smem.load_quad(barrier + DUMP_DATA_AT + at * inside)
+            gmem.store_quad(call.y + at, words, inside)
 
     return dump

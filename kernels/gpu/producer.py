@@ -298,7 +298,7 @@ def make_copy_part(v: Variant) -> Any:
     is slower than cp.async.
     """
     itemsize = v.itemsize
-    load = gmem.load_constant(itemsize)
+    load = gmem.load(itemsize, True)
 
     @device
     def element(at: int, step: int, start: int, end: int, number: int) -> Any:

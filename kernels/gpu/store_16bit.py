@@ -76,7 +76,7 @@ def make_load_bias(v: Variant) -> Any:
     if not v.biased:
         return device(lambda params, group, k, lane: ())
     itemsize = v.itemsize
-    load, widen = gmem.load_constant(4), fragment.widen(v.dtype, 4)
+    load, widen = gmem.load(4, True), fragment.widen(v.dtype, 4)
 
     @device
     def load_bias(params: Params, group: int, k: int, lane: int) -> Any:

@@ -55,7 +55,7 @@ def make_element_math(v: Variant) -> Any:
     and `k` numbers the filters of all groups.
     """
     itemsize = v.itemsize
-    load, load_constant = gmem.load(itemsize), gmem.load_constant(itemsize)
+    load, load_constant = gmem.load(itemsize), gmem.load(itemsize, True)
     to_float, from_float = gmem.to_float(v.dtype), gmem.from_float(v.dtype)
     unchanged = device(lambda params, value, at, kept, k: value)
     add_bias, add_residual, change = unchanged, unchanged, unchanged

@@ -54,13 +54,13 @@ def make_load_bias(v: Variant) -> Any:
     """load_bias(params, offset, k): the bias of a lane's 8 columns, or nothing."""
     if not v.biased:
         return device(lambda params, offset, k: ())
+    load = gmem.load_pair(True)
 
     @device
     def load_bias(params: Params, offset: int, k: int) -> Any:
         at, K = params.call.bias + offset, params.geometry.K
-        a, b = gmem.load_constant_pair(at, k < K), gmem.load_constant_pair(at + 32, k + 8 < K)
-        c = gmem.load_constant_pair(at + 64, k + 16 < K)
-        return a + b + c + gmem.load_constant_pair(at + 96, k + 24 < K)
+        first = load(at, k < K) + load(at + 32, k + 8 < K)
+        return first + load(at + 64, k + 16 < K) + load(at + 96, k + 24 < K)
 
     return load_bias
 
@@ -69,7 +69,7 @@ def make_load_residual(v: Variant) -> Any:
     """load_residual(place, offset, k, K): a lane's 16 values, or nothing."""
     if not v.residual:
         return device(lambda place, offset, k, K: ())
-    load = gmem.load_pair
+    load = gmem.load_pair()
 
     @device
     def load_residual(place: Any, offset: int, k: int, K: int) -> Any:

@@ -31,7 +31,7 @@ from implicit_conv.problem.options import GPU_DTYPES
 from implicit_conv.testing import Case
 from implicit_conv.testing.gpu.problems import problem_of
 from perf import gates, gpu_gates
-from perf.bringup.sass import assemble, sass, tool
+from perf.bringup.sass import assembled, sass, tool
 
 WHEELS = "pip install '.[cu13,assemble]' in a checkout"
 if importlib.util.find_spec("numba_cuda") is None or tool("nvdisasm") is None:
@@ -239,8 +239,8 @@ CHOICES = {
     "fragment.pack": [("bfloat16", 8), ("float16", 4), ("float32", 4)],
     "fragment.widen": [("bfloat16", 8), ("float16", 4), ("float32", 2)],
     "fragment.add": [(16,), (4,)],
-    "gmem.load": [(2,), (4,)],
-    "gmem.load_constant": [(2,), (4,)],
+    "gmem.load": [(2,), (4,), (2, True), (4, True)],
+    "gmem.load_pair": [(), (True,)],
     "gmem.store": [(2,), (4,)],
     "gmem.to_float": [("float16",), ("bfloat16",), ("float32",)],
     "gmem.from_float": [("float16",), ("bfloat16",), ("float32",)],
@@ -350,7 +350,7 @@ def test_every_hook_assembles_where_it_exists(number):
         kernel, operands, target = kernel_of(name, choices)
         cc = KNOWN[number].cc
         if targets.supports(target, cc):
-            assemble(to_ptx(kernel, operands, cc), targets.target_name(cc))
+            assembled(to_ptx(kernel, operands, cc), targets.target_name(cc))
             continue
         with pytest.raises(TargetError, match=f"{name} needs .* compiled for sm_{number}"):
             to_ptx(kernel, operands, cc)
@@ -366,7 +366,7 @@ def test_hook_targets_are_the_least():
         cc = KNOWN[earlier[asm.target]].cc
         kernel, operands, _ = kernel_of_any_target(name, choices)
         with pytest.raises(RuntimeError, match="ptxas failed"):
-            assemble(to_ptx(kernel, operands, cc), targets.target_name(cc))
+            assembled(to_ptx(kernel, operands, cc), targets.target_name(cc))
 
 
 def kernel_of_any_target(name, choices):
