@@ -19,7 +19,8 @@ from implicit_conv.kernels.gpu.call import Call
 from implicit_conv.kernels.gpu.ptx import device, shared_base
 from implicit_conv.kernels.gpu.sizes import DUMP_DATA_AT, DUMP_THREADS
 
-MODES = ("im2col", "w", "w128", "tiled")
+INFIXES = {"im2col": "im2col", "w": "im2col::w", "w128": "im2col::w::128"}
+MODES = (*INFIXES, "tiled")
 
 smem_base = shared_base()
 
@@ -27,21 +28,19 @@ smem_base = shared_base()
 @functools.cache
 def make_dump(mode: str) -> Any:
     """The kernel for copies of `mode`; its one argument is the params blob."""
-    walk = tma.load_im2col_w128 if mode == "w128" else tma.load_im2col_w
+    wide = mode in ("w", "w128")
+    load_pixels = tma.load_im2col(INFIXES.get(mode, "im2col"))
 
     @device
-    def load_tap(map: int, c: Call, at: int, barrier: int) -> None:
-        tma.load_im2col(at, map, c.x_c, c.x_w, c.x_h, c.x_n, barrier, c.w_s, c.w_r)
-
-    @device
-    def load_row(map: int, c: Call, at: int, barrier: int) -> None:
-        walk(at, map, c.x_c, c.x_w, c.x_h, c.x_n, barrier, c.w_r, c.w_s)
+    def load_im2col(map: int, c: Call, at: int, barrier: int) -> None:
+        first, second = (c.w_r, c.w_s) if wide else (c.w_s, c.w_r)
+        load_pixels(at, map, c.x_c, c.x_w, c.x_h, c.x_n, barrier, first, second)
 
     @device
     def load_tile(map: int, c: Call, at: int, barrier: int) -> None:
         tma.load_tile_3d(at, map, c.x_c, c.x_w, c.x_n, barrier)
 
-    load = {"im2col": load_tap, "w": load_row, "w128": load_row, "tiled": load_tile}[mode]
+    load = load_tile if mode == "tiled" else load_im2col
 
     def dump(argument: Any) -> None:
         params, barrier, lane = blob.unpack(argument), smem_base(), warp.lane()

@@ -166,4 +166,5 @@ def make_register_split(v: Variant) -> Any:
     nothing = device(lambda: None)
     if v.consumer != "wgmma" or v.threads != REGISTER_THREADS:
         return nothing, nothing
-    return warp.claim_registers(CONSUMER_REGISTERS), warp.keep_registers(PRODUCER_REGISTERS)
+    more, fewer = CONSUMER_REGISTERS, PRODUCER_REGISTERS
+    return warp.set_registers("inc", more), warp.set_registers("dec", fewer)

@@ -125,13 +125,14 @@ def make_fill_loads(v: Variant) -> Any:
 @functools.cache
 def make_load_activation(v: Variant) -> Any:
     """The tensor copies of one activation load."""
+    load_pixels, load_walk = tma.load_im2col("im2col"), tma.load_im2col("im2col::w")
 
     @device
     def load_tap(params: Params, table: int, stage: int, barrier: int, place: Ints) -> None:
         g, (n, p, q, r, s, c) = params.geometry, place
         w, h = q * g.stride_w - g.pad_w, p * g.stride_h - g.pad_h
         offset_w, offset_h = s * g.dilation_w, r * g.dilation_h
-        tma.load_im2col(stage, params.activation_map, c, w, h, n, barrier, offset_w, offset_h)
+        load_pixels(stage, params.activation_map, c, w, h, n, barrier, offset_w, offset_h)
 
     @device
     def load_row(params: Params, table: int, stage: int, barrier: int, place: Ints) -> None:
@@ -139,7 +140,7 @@ def make_load_activation(v: Variant) -> Any:
         w, h = q * g.stride_w - g.pad_w, p * g.stride_h - g.pad_h + r * g.dilation_h
         for b in range(g.phases_w):
             halo, offset, at = tap_tables.buffer_load(g, table, b)
-            tma.load_im2col_w(stage + at, map, c, w, h, n, barrier, halo, offset)
+            load_walk(stage + at, map, c, w, h, n, barrier, halo, offset)
 
     @device
     def load_permuted(params: Params, table: int, stage: int, barrier: int, place: Ints) -> None:
@@ -151,7 +152,7 @@ def make_load_activation(v: Variant) -> Any:
         w, h = q * g.stride_w - g.pad_w, p * g.stride_h - g.pad_h + r * g.dilation_h
         for b in range(g.phases_w):
             _, offset, at = tap_tables.buffer_load(g, table, b)
-            tma.load_im2col(stage + at, map, c, w, n, h, barrier, offset, 0)
+            load_pixels(stage + at, map, c, w, n, h, barrier, offset, 0)
 
     if not v.wide:
         return load_tap
@@ -184,7 +185,7 @@ def make_thread_producer(v: Variant) -> Any:
             n, p, q, kept = pixel(params, tile_m_index, row)
             outside = NOWHERE * (1 - kept)
             h, w = p * g.stride_h - g.pad_h + outside, q * g.stride_w - g.pad_w
-            smem.store16(table + row * ROW_ENTRY_BYTES, n, h, w, 0)
+            smem.store_quad(table + row * ROW_ENTRY_BYTES, (n, h, w, 0))
 
     @device
     def load_activation(params: Params, table: int, stage: int, place: Ints, thread: int) -> None:
@@ -314,12 +315,12 @@ def make_copy_part(v: Variant) -> Any:
 
     @device
     def copy_part(to: int, at: int, step: int, start: int, end: int) -> None:
-        smem.store16(
-            to,
+        words = (
             word(at, step, start, end, 0),
             word(at, step, start, end, 4 // itemsize),
             word(at, step, start, end, 8 // itemsize),
             word(at, step, start, end, 12 // itemsize),
         )
+        smem.store_quad(to, words)
 
     return copy_part

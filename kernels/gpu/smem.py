@@ -6,14 +6,6 @@ from implicit_conv.kernels.gpu.intrinsic import Asm
 from implicit_conv.kernels.gpu.ptx import instruction, instructions
 
 
-@instruction("st.shared.v4.b32 [$0], {$1, $2, $3, $4};", "rrrrr")
-def store16(address: int, a: int, b: int, c: int, d: int) -> None:
-    """``st.shared.v4``: store 16 bytes at an address aligned to 16.
-
-    PTX ISA 9.7.9, sm_80.
-    """
-
-
 @instruction("ld.shared.v4.b32 {$0, $1, $2, $3}, [$4];", "r", (("i", 4),))
 def load16(address: int) -> tuple[int, ...]:
     """``ld.shared.v4``: load four int32.

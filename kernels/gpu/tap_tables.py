@@ -35,14 +35,15 @@ def write(g: Geometry, call: Call, table: int, row_bytes: int) -> None:
     for s in range(g.S):
         buffer, shift = tap_shift(g, call, s)
         at = buffer * call.a_buffer + shift * row_bytes
-        smem.store16(table + TAP_ENTRY_BYTES * s, at, 0, 0, 0)
+        smem.store_quad(table + TAP_ENTRY_BYTES * s, (at, 0, 0, 0))
     for b in range(g.phases_w):
         last = b + divide(g.S - 1 - b, call.by_phases) * g.phases_w
         _, halo = tap_shift(g, call, last)
         first = b * g.dilation_w
         phase = first - divide(first, call.by_step) * g.step_w
         offset = phase + g.step_w * base_shift(g, call, b)
-        smem.store16(table + TAP_ENTRY_BYTES * (g.S + b), halo, offset, b * call.a_buffer, 0)
+        words = halo, offset, b * call.a_buffer, 0
+        smem.store_quad(table + TAP_ENTRY_BYTES * (g.S + b), words)
 
 
 @device

@@ -252,17 +252,21 @@ CHOICES = {
     "mma.multiply": [("bfloat16", 2, 4), ("float16", 1, 2)],
     "mma.multiply_tf32": [()],
     "mma.multiply_float": [(1, 2)],
-    "mma.wgmma_registers": [(d, n, 4) for d in ("bfloat16", "float16") for n in (64, 256)],
-    "mma.wgmma_descriptors": [("bfloat16", n, 2) for n in (64, 128, 256)],
-    "warp.keep_registers": [(40,)],
-    "warp.claim_registers": [(232,)],
-    "tma.load_cluster": [
+    "mma.wgmma": [
+        *((d, n, 4, False) for d in ("bfloat16", "float16") for n in (64, 256)),
+        *(("bfloat16", n, 2, True) for n in (64, 128, 256)),
+    ],
+    "warp.set_registers": [("dec", 40), ("inc", 232)],
+    "tma.load_im2col": [
         ("im2col",),
-        ("im2col", True),
-        ("im2col", False, 1),
         ("im2col::w",),
-        ("im2col::w", True, 2),
-        ("im2col::w::128", False, 1),
+        ("im2col::w::128",),
+        ("im2col", True),
+        ("im2col", True, True),
+        ("im2col", True, False, 1),
+        ("im2col::w", True),
+        ("im2col::w", True, True, 2),
+        ("im2col::w::128", True, False, 1),
     ],
 }
 
