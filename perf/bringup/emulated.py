@@ -27,8 +27,7 @@ def encoded(memory: ptx.Memory, arguments: dict[str, Any]) -> bytes:
 class Interpreter:
     """The PTX interpreter."""
 
-    name = "interpreter"
-    timed = False
+    timed = False  # it has no clock
 
     def __init__(self, kit: Kit) -> None:
         self.kit = kit
@@ -84,11 +83,3 @@ class Interpreter:
         address = int(done.variables[watchdog.NAME][0])
         table = self.memory.bytes(address, watchdog.TABLE_BYTES).copy()
         return watchdog.records(table, launch.regions)
-
-    def seconds(self, launch: Launch, blob: bytes, times: int) -> float:
-        """Nothing: there is no timing here."""
-        return float("nan")
-
-    def copy_rate(self) -> float:
-        """Nothing: there is no timing here."""
-        return float("nan")
