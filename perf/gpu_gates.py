@@ -19,8 +19,7 @@ import numpy as np
 
 from implicit_conv import ptx
 from implicit_conv.gpu.cuda.arch import KNOWN
-from implicit_conv.gpu.plan.evidence import targets
-from implicit_conv.gpu.plan.families import FAMILIES, family_name
+from implicit_conv.gpu.plan.families import FAMILIES, family_name, targets
 from implicit_conv.gpu.plan.planner import choose, variants
 from implicit_conv.kernels.geometry import CLAMP
 from implicit_conv.kernels.gpu.variant import Variant

@@ -26,12 +26,11 @@ from implicit_conv.gpu.plan.families import FAMILIES
 from implicit_conv.gpu.plan.layout import buffers, region_names
 from implicit_conv.gpu.plan.maps import activation_map, filter_map
 from implicit_conv.gpu.plan.planner import choose
-from implicit_conv.gpu.run.arguments import NOWHERE, DeviceArray, arguments
+from implicit_conv.gpu.run.launch import NOWHERE, DeviceArray, arguments
 from implicit_conv.kernels import sources
 from implicit_conv.kernels.geometry import Geometry
-from implicit_conv.kernels.gpu.call import Call, Limits
+from implicit_conv.kernels.gpu.call import Call, Limits, pack
 from implicit_conv.kernels.gpu.compile import Kernel
-from implicit_conv.kernels.gpu.params import pack
 from implicit_conv.kernels.gpu.sizes import DUMP_DATA_AT, DUMP_THREADS, SWIZZLE_ATOM_BYTES
 from implicit_conv.kernels.gpu.targets import supports
 from implicit_conv.kernels.gpu.variant import Variant

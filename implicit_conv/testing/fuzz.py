@@ -11,39 +11,8 @@ from implicit_conv.cpu.machine.arch import BFLOAT16, cpu_arch
 from implicit_conv.testing import loop
 from implicit_conv.testing.check import check
 from implicit_conv.testing.draw import Deck
-from implicit_conv.testing.loop import Tally
+from implicit_conv.testing.loop import Source, Tally
 from implicit_conv.testing.trial import Trial
-
-
-class Trials:
-    """The trials of a deck, kind by kind; compare `loop.Source`."""
-
-    word = "trial"
-    limit: float | None = None  # the time of a trial depends on what its kernels take to compile
-
-    def __init__(self, deck: Deck) -> None:
-        self._deck = deck
-
-    def deal(self) -> tuple[str, Sequence[Trial]]:
-        """The next kind of trials."""
-        kind, trials = self._deck.deal()
-        if trials[0].guard:
-            from implicit_conv.testing import guard
-
-            guard.prepare()  # which all children then have
-        return kind.name, trials
-
-    def check(self, trial: Trial) -> None:
-        """Compare a trial with the reference."""
-        check(trial)
-
-    def program(self, trial: Trial) -> str:
-        """A program that repeats a trial."""
-        return program(trial)
-
-    def add(self, trials: Sequence[Trial]) -> None:
-        """Count the values that trials had."""
-        self._deck.coverage.add(trials)
 
 
 def fuzz(deck: Deck, seconds: float = math.inf, problems: float = math.inf) -> int:
@@ -65,8 +34,21 @@ def fuzz(deck: Deck, seconds: float = math.inf, problems: float = math.inf) -> i
 
 
 def compute(deck: Deck, seconds: float = math.inf, problems: float = math.inf) -> Tally:
-    """Compute the trials of a deck for `seconds`, or `problems` of them; see `loop.compute`."""
-    return loop.compute(Trials(deck), seconds, problems)
+    """Compute the trials of a deck for `seconds`, or `problems` of them; see `loop.compute`.
+
+    A trial has no limit: its time depends on what its kernels take to compile.
+    """
+
+    def deal() -> tuple[str, Sequence[Trial]]:
+        kind, trials = deck.deal()
+        if trials[0].guard:
+            from implicit_conv.testing import guard
+
+            guard.prepare()  # which all children then have
+        return kind.name, trials
+
+    source = Source("trial", deal, check, program, deck.coverage.add)
+    return loop.compute(source, seconds, problems)
 
 
 def program(trial: Trial) -> str:

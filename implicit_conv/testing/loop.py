@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from implicit_conv.testing.worker import Worker
 
@@ -16,31 +16,33 @@ MOST_FAILURES = 20  # a run ends after so many
 Item = TypeVar("Item")
 
 
-class Source(Protocol[Item]):
+@dataclass(frozen=True)
+class Source(Generic[Item]):
     """What a fuzz draws from, in kinds of items.
 
     Attributes
     ----------
     word : str
         What an item is called.
+    deal : function
+        It returns the name of the next kind, and its items.
+    check : function of an item
+        It raises an exception if anything is wrong, in the child process, which imports it by its
+        name where it is no fork.
+    program : function of an item
+        A program that repeats the item, and fails if it does.
+    add : function of items
+        It counts those that were computed.
     limit : float or None
         Seconds of an item, after which it hangs.
     """
 
     word: str
-    limit: float | None
-
-    def deal(self) -> tuple[str, Sequence[Item]]:
-        """The name of the next kind, and its items."""
-
-    def check(self, item: Item) -> None:
-        """Check an item, in the child process; raise an exception if anything is wrong."""
-
-    def program(self, item: Item) -> str:
-        """A program that repeats an item, and fails if it does."""
-
-    def add(self, items: Sequence[Item]) -> None:
-        """Count items that were computed."""
+    deal: Callable[[], tuple[str, Sequence[Item]]]
+    check: Callable[[Item], None]
+    program: Callable[[Item], str]
+    add: Callable[[Sequence[Item]], None]
+    limit: float | None = None
 
 
 @dataclass

@@ -23,7 +23,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 def describe() -> str:
     """The lines that `info` prints."""
     from implicit_conv.cpu.machine.arch import BFLOAT16, cpu_arch, cpu_features
-    from implicit_conv.gpu.plan.evidence import lines
+    from implicit_conv.gpu.plan.families import lines
     from implicit_conv.kernels.cpu.runtime.active_threads import borrowed_name, cpu_count
     from implicit_conv.kernels.disk import store
     from implicit_conv.kernels.disk_folder import KERNEL

@@ -8,7 +8,7 @@
 
 As a grid constant it stays in the constant bank, where a tensor copy may read a map without the
 fence that a map in global memory needs. Without that attribute, or as a plain value, the compiler
-would copy it to local memory, which tensor copies cannot read. The host packs it (params.py).
+would copy it to local memory, which tensor copies cannot read. The host packs it (call.pack).
 """
 
 from __future__ import annotations

@@ -1,10 +1,14 @@
-"""The parameters of a GPU kernel's launch, as named tuples of plain numbers."""
+"""The parameters of a GPU kernel's launch: named tuples of plain numbers, and their bytes."""
 
 from typing import NamedTuple, TypeAlias
 
+import numpy as np
+
 from implicit_conv.kernels.geometry import Geometry
+from implicit_conv.kernels.gpu.sizes import MAP_BYTES
 
 Floats: TypeAlias = tuple[float, ...]  # in registers
+Ints: TypeAlias = tuple[int, ...]
 
 INDICES = 1 << 31  # indices of rows and tiles that are divided are less
 
@@ -69,7 +73,7 @@ class Call(NamedTuple):
     b_at: int
     staging_at: int
     rows_at: int
-    views_at: int
+    tap_tables_at: int
     barriers_at: int
 
 
@@ -88,3 +92,24 @@ class Params(NamedTuple):
     call: Call
     geometry: Geometry
     limits: Limits
+
+
+def pack(
+    activation_map: bytes | None,
+    filter_map: bytes | None,
+    call: Call,
+    geometry: Geometry,
+    limits: tuple[float, float],
+) -> bytes:
+    """The bytes of the params blob, which blob.py unpacks in a kernel.
+
+    A map is None where the kernel does not use it.
+    """
+    maps = [bytes(MAP_BYTES) if map is None else map for map in (activation_map, filter_map)]
+    numbers = [
+        np.array(call, np.int64).tobytes(),
+        np.array(geometry, np.int32).tobytes(),
+        np.array(limits, np.float32).tobytes(),
+    ]
+    blob = b"".join([*maps, *numbers])
+    return blob + bytes(-len(blob) % 8)  # a struct's size is a multiple of its alignment

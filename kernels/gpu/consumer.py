@@ -95,21 +95,19 @@ def make_wgmma(v: Variant) -> Any:
     mask = plain_walk.swizzle_mask(pitch)
     constant = mma.DESCRIPTOR[pitch]
     load_a = make_load_steps(steps)
-    kind = (v.dtype, v.tile_n, steps)
+    multiply_stage = mma.wgmma(v.dtype, v.tile_n, steps, v.descriptors)
 
     @device
     def descriptor(address: int) -> int:
         return (address & 0x3FFFF) >> 4 | constant
 
     if v.descriptors:
-        multiply_stage = mma.wgmma_descriptors(*kind)
 
         @device
         def multiply(acc: Floats, a: int, b: int, row: int, column: int, lane: int) -> Floats:
             return multiply_stage(acc, descriptor(a + row // 64 * 64 * pitch), descriptor(b))
 
         return multiply
-    multiply_stage = mma.wgmma_registers(*kind)
 
     @device
     def multiply_fragments(acc: Floats, a: int, b: int, row: int, column: int, lane: int) -> Floats:

@@ -24,12 +24,12 @@ from typing import Any
 import numpy as np
 
 from implicit_conv.kernels.gpu import blob, fragment, gmem, raster, smem, vector, warp
-from implicit_conv.kernels.gpu.call import Floats, Params
-from implicit_conv.kernels.gpu.elements import make_finish_element
-from implicit_conv.kernels.gpu.finish import make_finish
+from implicit_conv.kernels.gpu.call import Floats, Ints, Params
+from implicit_conv.kernels.gpu.epilogue_math import make_epilogue_math
 from implicit_conv.kernels.gpu.integer import divide, quotient
 from implicit_conv.kernels.gpu.ptx import device, shared_base
 from implicit_conv.kernels.gpu.sizes import VECTOR_BYTES
+from implicit_conv.kernels.gpu.store_elements import make_element_math
 
 smem_base = shared_base()
 WORD = 4  # bytes of a staged tap
@@ -88,16 +88,11 @@ def make_stage(v: Any) -> Any:
     biases. Quads of neighbouring filters that are as far apart as the filters of a thread are
     neighbours, so lanes that read theirs meet different banks.
     """
-    tile_n, filters, quad, group_c, itemsize = (
-        v.tile_n,
-        v.filters,
-        v.quad,
-        v.strip.group_c,
-        v.itemsize,
-    )
+    tile_n, filters, quad, itemsize = v.tile_n, v.filters, v.quad, v.itemsize
+    group_c = v.strip.group_c
     half = tile_n * quad // filters  # words between the quads of a thread
     rows_at_once = v.threads // tile_n
-    load, to_float = gmem.load_constant(itemsize), gmem.to_float(v.dtype)
+    load, to_float = gmem.load(itemsize, True), gmem.to_float(v.dtype)
     biased = v.biased
 
     @device
@@ -125,10 +120,8 @@ def make_sum_strip(v: Any) -> Any:
     """sum_strip(params, weights, n, p, q, k, kept): the accumulators of a strip, by pixels."""
     strip, filters = v.strip, v.filters
     columns, group_c, group_k = strip.columns, strip.group_c, strip.group_k
-    load_row, multiply = (
-        make_load_row(v, strip.positions),
-        vector.multiply(strip, filters, v.tile_n),
-    )
+    load_row = make_load_row(v, strip.positions)
+    multiply = vector.multiply(strip, filters, v.tile_n)
     zeros = (np.float32(0),) * (strip.pixels * filters)
     tap_bytes = group_c * v.tile_n * WORD
     compiled = columns > 1  # positions are columns of x, not output pixels
@@ -160,18 +153,13 @@ def make_load_row(v: Any, positions: tuple[int, ...]) -> Any:
     column is not below `limit`.
     """
     load_pixel, position = make_load_pixel(v), positions[0]
-
-    @device
-    def load_first(at: int, distance: int, x_c: int, w: int, step: int, limit: int) -> Any:
-        return load_pixel(at + position * distance, x_c, w + position * step, limit)
-
-    if len(positions) == 1:
-        return load_first
-    rest = make_load_row(v, positions[1:])
+    rest = device(lambda at, distance, x_c, w, step, limit: ())
+    if len(positions) > 1:
+        rest = make_load_row(v, positions[1:])
 
     @device
     def load_row(at: int, distance: int, x_c: int, w: int, step: int, limit: int) -> Any:
-        first = load_first(at, distance, x_c, w, step, limit)
+        first = load_pixel(at + position * distance, x_c, w + position * step, limit)
         return first + rest(at, distance, x_c, w, step, limit)
 
     return load_row
@@ -184,19 +172,14 @@ def make_load_pixel(v: Any, part: int = 0) -> Any:
     load, widen = vector.load(elements * v.itemsize), fragment.widen(v.dtype, v.load_words)
     number, vectors = part * elements, v.producer == "vectors"
     offset = part * VECTOR_BYTES
-
-    @device
-    def load_part(at: int, x_c: int, w: int, limit: int) -> Any:
-        at += offset if vectors else part * x_c
-        return widen(load(at, w, limit))[:elements]
-
-    if number + elements == channels:
-        return load_part
-    rest = make_load_pixel(v, part + 1)
+    rest = device(lambda at, x_c, w, limit: ())
+    if number + elements < channels:
+        rest = make_load_pixel(v, part + 1)
 
     @device
     def load_pixel(at: int, x_c: int, w: int, limit: int) -> Any:
-        return load_part(at, x_c, w, limit) + rest(at, x_c, w, limit)
+        place = at + (offset if vectors else part * x_c)
+        return widen(load(place, w, limit))[:elements] + rest(at, x_c, w, limit)
 
     return load_pixel
 
@@ -217,7 +200,7 @@ def make_store_strip(v: Any) -> Any:
         left = (g.Q - q) * kept  # pixels that are stored
         bias = load_bias(params, weights)
         added = load_residuals(residual + k * call.residual_k, call.residual_q, left)
-        store_pixels(params, y, residual, k, left, bias, added, acc)
+        store_pixels(params, (y, residual, k, left), bias, added, acc)
 
     return store_strip
 
@@ -258,87 +241,45 @@ def make_load_residuals(v: Any, pixels: int) -> Any:
 
 @functools.cache
 def make_store_pixels(v: Any, pixel: int = 0) -> Any:
-    """store_pixels(params, y, residual, k, left, bias, added, acc): 16 bytes of each pixel."""
+    """store_pixels(params, place, bias, added, acc): 16 bytes of each pixel.
+
+    `place` is (address of the first pixel of y, of the residual, first filter, pixels to store).
+    """
     filters, words = v.filters, VECTOR_BYTES // 4
-    finish, pack = make_finish(v, filters, fragment.add(filters)), fragment.pack(v.dtype, words)
-    widen = device(lambda words: ())
+    epilogue_math = make_epilogue_math(v, filters, fragment.add(filters))
+    pack, widen = fragment.pack(v.dtype, words), device(lambda words: ())
     if v.residual:
         widen = fragment.widen(v.dtype, words)
+    rest = device(lambda params, place, bias, added, acc: None)
+    if pixel + 1 < v.strip.pixels:
+        rest = make_store_pixels(v, pixel + 1)
 
     @device
-    def store_first(
-        params: Params,
-        y: int,
-        residual: int,
-        k: int,
-        left: int,
-        bias: Floats,
-        added: Floats,
-        acc: Floats,
-    ) -> None:
-        values = finish(params, acc[:filters], bias, widen(added[:words]))
+    def store(params: Params, place: Ints, bias: Floats, added: Floats, acc: Floats) -> None:
+        y, _, _, left = place
+        values = epilogue_math(params, acc[:filters], bias, widen(added[:words]))
         gmem.store_quad(y + pixel * params.call.y_q, pack(values), left > pixel)
-
-    if pixel + 1 == v.strip.pixels:
-        return store_first
-    rest = make_store_pixels(v, pixel + 1)
-
-    @device
-    def store(
-        params: Params,
-        y: int,
-        residual: int,
-        k: int,
-        left: int,
-        bias: Floats,
-        added: Floats,
-        acc: Floats,
-    ) -> None:
-        store_first(params, y, residual, k, left, bias, added, acc)
-        rest(params, y, residual, k, left, bias, added[words:], acc[filters:])
+        rest(params, place, bias, added[words:], acc[filters:])
 
     return store
 
 
 @functools.cache
 def make_store_elements(v: Any, pixel: int = 0) -> Any:
-    """store_pixels(params, y, residual, k, left, bias, added, acc): one element of each pixel.
+    """store_pixels(params, place, bias, added, acc): one element of each pixel.
 
-    `residual` is the address of the strip's first pixel.
+    `place` is that of `make_store_pixels`; biases and residuals are loaded here.
     """
-    finish, store_bits = make_finish_element(v), gmem.store(v.itemsize)
+    element_math, store_bits = make_element_math(v), gmem.store(v.itemsize)
+    rest = device(lambda params, place, bias, added, acc: None)
+    if pixel + 1 < v.strip.pixels:
+        rest = make_store_elements(v, pixel + 1)
 
     @device
-    def store_first(
-        params: Params,
-        y: int,
-        residual: int,
-        k: int,
-        left: int,
-        bias: Floats,
-        added: Floats,
-        acc: Floats,
-    ) -> None:
-        call, kept = params.call, left > pixel
-        source = residual + pixel * call.residual_q
-        store_bits(y + pixel * call.y_q, finish(params, acc[0], source, kept, k), kept)
-
-    if pixel + 1 == v.strip.pixels:
-        return store_first
-    rest = make_store_elements(v, pixel + 1)
-
-    @device
-    def store(
-        params: Params,
-        y: int,
-        residual: int,
-        k: int,
-        left: int,
-        bias: Floats,
-        added: Floats,
-        acc: Floats,
-    ) -> None:
-        store_first(params, y, residual, k, left, bias, added, acc)
-        rest(params, y, residual, k, left, bias, added, acc[1:])
+    def store(params: Params, place: Ints, bias: Floats, added: Floats, acc: Floats) -> None:
+        call, (y, residual, k, left) = params.call, place
+        kept, source = left > pixel, residual + pixel * call.residual_q
+        store_bits(y + pixel * call.y_q, element_math(params, acc[0], source, kept, k), kept)
+        rest(params, place, bias, added, acc[1:])
 
     return store

@@ -15,11 +15,12 @@ import functools
 from typing import Any
 
 from implicit_conv.kernels.gpu import blob, gmem, mbarrier, smem, tma, warp
-from implicit_conv.kernels.gpu.call import Params
+from implicit_conv.kernels.gpu.call import Call
 from implicit_conv.kernels.gpu.ptx import device, shared_base
 from implicit_conv.kernels.gpu.sizes import DUMP_DATA_AT, DUMP_THREADS
 
-MODES = ("im2col", "w", "w128", "tiled")
+INFIXES = {"im2col": "im2col", "w": "im2col::w", "w128": "im2col::w::128"}
+MODES = (*INFIXES, "tiled")
 
 smem_base = shared_base()
 
@@ -27,35 +28,19 @@ smem_base = shared_base()
 @functools.cache
 def make_dump(mode: str) -> Any:
     """The kernel for copies of `mode`; its one argument is the params blob."""
+    wide = mode in ("w", "w128")
+    load_pixels = tma.load_im2col(INFIXES.get(mode, "im2col"))
 
     @device
-    def load_tap(params: Params, at: int, barrier: int) -> None:
-        c = params.call
-        tma.load_im2col(
-            at, params.activation_map, c.x_c, c.x_w, c.x_h, c.x_n, barrier, c.w_s, c.w_r
-        )
+    def load_im2col(map: int, c: Call, at: int, barrier: int) -> None:
+        first, second = (c.w_r, c.w_s) if wide else (c.w_s, c.w_r)
+        load_pixels(at, map, c.x_c, c.x_w, c.x_h, c.x_n, barrier, first, second)
 
     @device
-    def load_row(params: Params, at: int, barrier: int) -> None:
-        c = params.call
-        tma.load_im2col_w(
-            at, params.activation_map, c.x_c, c.x_w, c.x_h, c.x_n, barrier, c.w_r, c.w_s
-        )
+    def load_tile(map: int, c: Call, at: int, barrier: int) -> None:
+        tma.load_tile_3d(at, map, c.x_c, c.x_w, c.x_n, barrier)
 
-    @device
-    def load_row_128(params: Params, at: int, barrier: int) -> None:
-        c = params.call
-        tma.load_im2col_w128(
-            at, params.activation_map, c.x_c, c.x_w, c.x_h, c.x_n, barrier, c.w_r, c.w_s
-        )
-
-    @device
-    def load_tile(params: Params, at: int, barrier: int) -> None:
-        c = params.call
-        tma.load_tile_3d(at, params.activation_map, c.x_c, c.x_w, c.x_n, barrier)
-
-    loads = {"im2col": load_tap, "w": load_row, "w128": load_row_128, "tiled": load_tile}
-    load = loads[mode]
+    load = load_tile if mode == "tiled" else load_im2col
 
     def dump(argument: Any) -> None:
         params, barrier, lane = blob.unpack(argument), smem_base(), warp.lane()
@@ -65,13 +50,13 @@ def make_dump(mode: str) -> Any:
         warp.sync()
         if warp.elect():
             mbarrier.arrive_expect_tx(barrier, call.a_load)
-            load(params, barrier + DUMP_DATA_AT, barrier)
+            load(params.activation_map, call, barrier + DUMP_DATA_AT, barrier)
         warp.sync()
         mbarrier.wait(barrier, 0)
         for first in range(0, call.a_load, 16 * DUMP_THREADS):
             at = first + 16 * lane
             inside = at < call.a_load
-            a, b, c, d = smem.load16(barrier + DUMP_DATA_AT + at * inside)
-            gmem.store16(call.y + at, a, b, c, d, inside)
+            words = smem.load_quad(barrier + DUMP_DATA_AT + at * inside)
+            gmem.store_quad(call.y + at, words, inside)
 
     return dump

@@ -3,9 +3,9 @@
 A warp stores its accumulator in chunks of 16 rows x 32 columns. Rows past the last pixel, junk
 slots and columns past K are not stored. How lanes and elements go together depends on y:
 
-    words.py      channels-last, 16-bit elements
-    pairs.py      channels-last, float32
-    elements.py   any other layout
+    store_16bit.py      channels-last, 16-bit elements
+    store_float32.py    channels-last, float32
+    store_elements.py   any other layout
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from implicit_conv.kernels.gpu.call import Floats, Params
-from implicit_conv.kernels.gpu.elements import make_elements
-from implicit_conv.kernels.gpu.pairs import make_pairs
+from implicit_conv.kernels.gpu.call import Floats, Ints, Params
 from implicit_conv.kernels.gpu.ptx import device
 from implicit_conv.kernels.gpu.sizes import CHUNK_COLUMNS, CHUNK_ROWS
+from implicit_conv.kernels.gpu.store_16bit import make_store_16bit
+from implicit_conv.kernels.gpu.store_elements import make_store_elements
+from implicit_conv.kernels.gpu.store_float32 import make_store_float32
 from implicit_conv.kernels.gpu.variant import Variant
-from implicit_conv.kernels.gpu.words import make_words
 
 TILES = CHUNK_COLUMNS // 8
 VALUES = 4 * TILES  # accumulator registers of a chunk
@@ -34,52 +34,33 @@ def make_writer(v: Variant) -> Any:
     filter k of the group.
     """
     if not v.packed:
-        return make_elements(v)
-    return make_pairs(v) if v.itemsize == 4 else make_words(v)
+        return make_store_elements(v)
+    return make_store_float32(v) if v.itemsize == 4 else make_store_16bit(v)
 
 
 @functools.cache
 def make_store_tile(v: Variant, block: int = 0) -> Any:
-    """store_tile(params, staging, tile, row, column, lane, acc): stores blocks of 16 rows.
+    """store_tile(params, staging, tile, origin, acc): stores blocks of 16 rows.
 
-    It begins with block number `block`; `tile` is (group, gemm_m tile, gemm_n tile). Values in
-    registers are indexed by constants alone. So each block, and each chunk of a block, is stored by
-    a function of its own, which passes the rest of the tuple on to the next.
+    It begins with block number `block`; `tile` is (group, gemm_m tile, gemm_n tile), `origin` is
+    (first row of the warp in it, first column, lane). Values in registers are indexed by constants
+    alone. So each block, and each chunk of a block, is stored by a function of its own, which
+    passes the rest of the tuple on to the next.
     """
     tile_n, rows, values = v.tile_n, block * CHUNK_ROWS, 4 * v.tiles_n
     locate, _ = make_writer(v)
     store_chunks = make_store_chunks(v)
+    rest = device(lambda params, staging, tile, origin, acc: None)
+    if block + 1 < v.tiles_m:
+        rest = make_store_tile(v, block + 1)
 
     @device
-    def store_block(
-        params: Params,
-        staging: int,
-        tile: tuple[int, int, int],
-        row: int,
-        column: int,
-        lane: int,
-        acc: Floats,
-    ) -> None:
-        group, tile_m, panel = tile
+    def store(params: Params, staging: int, tile: Ints, origin: Ints, acc: Floats) -> None:
+        (group, tile_m, panel), (row, column, lane) = tile, origin
         place = locate(params, tile_m, row + rows, lane)
-        store_chunks(params, staging, place, group, panel * tile_n + column, lane, acc)
-
-    if block + 1 == v.tiles_m:
-        return store_block
-    rest = make_store_tile(v, block + 1)
-
-    @device
-    def store(
-        params: Params,
-        staging: int,
-        tile: tuple[int, int, int],
-        row: int,
-        column: int,
-        lane: int,
-        acc: Floats,
-    ) -> None:
-        store_block(params, staging, tile, row, column, lane, acc[:values])
-        rest(params, staging, tile, row, column, lane, acc[values:])
+        k = panel * tile_n + column
+        store_chunks(params, staging, place, group, k, lane, acc[:values])
+        rest(params, staging, tile, origin, acc[values:])
 
     return store
 
@@ -93,22 +74,15 @@ def make_store_chunks(v: Variant, chunk: int = 0) -> Any:
     """
     columns = chunk * CHUNK_COLUMNS
     _, store_chunk = make_writer(v)
-
-    @device
-    def store_first(
-        params: Params, staging: int, place: Any, group: int, k: int, lane: int, values: Floats
-    ) -> None:
-        store_chunk(params, staging, place, group, k + columns, lane, values)
-
-    if chunk + 1 == v.tiles_n // TILES:
-        return store_first
-    rest = make_store_chunks(v, chunk + 1)
+    rest = device(lambda params, staging, place, group, k, lane, values: None)
+    if chunk + 1 < v.tiles_n // TILES:
+        rest = make_store_chunks(v, chunk + 1)
 
     @device
     def store(
         params: Params, staging: int, place: Any, group: int, k: int, lane: int, values: Floats
     ) -> None:
-        store_first(params, staging, place, group, k, lane, values[:VALUES])
+        store_chunk(params, staging, place, group, k + columns, lane, values[:VALUES])
         rest(params, staging, place, group, k, lane, values[VALUES:])
 
     return store

@@ -29,14 +29,14 @@ from typing import Any
 
 import numpy as np
 
-from implicit_conv.kernels.gpu import blob, mbarrier, raster, ring, views, warp
-from implicit_conv.kernels.gpu.call import Params
+from implicit_conv.kernels.gpu import blob, mbarrier, raster, ring, tap_tables, warp
+from implicit_conv.kernels.gpu.call import Ints, Params
 from implicit_conv.kernels.gpu.consumer import make_multiply, make_warp_origin
 from implicit_conv.kernels.gpu.direct import make_direct
 from implicit_conv.kernels.gpu.epilogue import make_store_tile
 from implicit_conv.kernels.gpu.producer import make_producer
 from implicit_conv.kernels.gpu.ptx import device, shared_base
-from implicit_conv.kernels.gpu.ring import Ring
+from implicit_conv.kernels.gpu.ring import Rings
 from implicit_conv.kernels.gpu.sizes import STAGE_BARRIERS_BYTES, STAGING_BYTES
 from implicit_conv.kernels.gpu.variant import Variant
 
@@ -60,7 +60,7 @@ def make_fprop(v: Variant) -> Any:
     start_consumer, start_producer = make_register_split(v)
     consumer_warps, arrivals = v.consumer_warps, v.arrivals
     fence_init = mbarrier.fence_init if v.producer == "tma" else device(lambda: None)
-    write_views = views.write if v.wide else device(lambda g, call, table, row_bytes: None)
+    write_tables = tap_tables.write if v.wide else device(lambda g, call, table, row_bytes: None)
     init_b = ring.init if v.wide else device(lambda ring, producers, consumers, lane: None)
     row_bytes = v.row_bytes
 
@@ -72,18 +72,19 @@ def make_fprop(v: Variant) -> Any:
         a_ring = ring.Ring(barriers, base + call.a_at, call.a_stage, call.a_stages)
         barriers += STAGE_BARRIERS_BYTES * call.a_stages
         b_ring = ring.Ring(barriers, base + call.b_at, call.b_stage, call.b_stages)
+        rings = a_ring, b_ring
         if index == 0:
             ring.init(a_ring, arrivals, consumer_warps, lane)
             init_b(b_ring, arrivals, consumer_warps, lane)
             fence_init()
-            write_views(params.geometry, call, base + call.views_at, row_bytes)
+            write_tables(params.geometry, call, base + call.tap_tables_at, row_bytes)
         warp.sync_block()
         if index < consumer_warps:
             start_consumer()
-            consume(params, base, a_ring, b_ring, index)
+            consume(params, base, rings, index)
         else:
             start_producer()
-            produce(params, base, a_ring, b_ring, index - consumer_warps)
+            produce(params, base, rings, index - consumer_warps)
 
     return fprop
 
@@ -95,18 +96,17 @@ def make_consumer(v: Variant) -> Any:
     sum_tile, start = make_sum_loads(v) if v.wide else make_sum_taps(v)
 
     @device
-    def consume(params: Params, base: int, a_ring: Ring, b_ring: Ring, index: int) -> None:
+    def consume(params: Params, base: int, rings: Rings, index: int) -> None:
         call, lane = params.call, warp.lane()
-        row, column = warp_origin(index)
+        origin = *warp_origin(index), lane
         staging = base + call.staging_at + index * STAGING_BYTES
-        views_at = base + call.views_at
+        tables = base + call.tap_tables_at
         state = start
         tile = warp.block()
         while tile < call.tiles:
             group, tile_m, panel = raster.tile_at(call, tile)
-            place = tile_m, row, column, lane
-            acc, state = sum_tile(params, views_at, a_ring, b_ring, place, state)
-            store_tile(params, staging, (group, tile_m, panel), row, column, lane, acc)
+            acc, state = sum_tile(params, tables, rings, (tile_m, *origin), state)
+            store_tile(params, staging, (group, tile_m, panel), origin, acc)
             tile += warp.blocks()
 
     return consume
@@ -117,14 +117,8 @@ def make_sum_taps(v: Variant) -> Any:
     multiply, zeros = make_multiply(v), (np.float32(0),) * v.accumulators
 
     @device
-    def sum_tile(
-        params: Params,
-        views_at: int,
-        a_ring: Ring,
-        b_ring: Ring,
-        place: tuple[int, ...],
-        state: tuple[int, ...],
-    ) -> Any:
+    def sum_tile(params: Params, tables: int, rings: Rings, place: Ints, state: Ints) -> Any:
+        a_ring, b_ring = rings
         g, (_, row, column, lane) = params.geometry, place
         stage, parity = state
         acc = zeros
@@ -145,14 +139,8 @@ def make_sum_loads(v: Variant) -> Any:
     pixel, load_rows = raster.make_pixel(v), raster.make_load_rows(v)
 
     @device
-    def sum_tile(
-        params: Params,
-        views_at: int,
-        a_ring: Ring,
-        b_ring: Ring,
-        place: tuple[int, ...],
-        state: tuple[int, ...],
-    ) -> Any:
+    def sum_tile(params: Params, tables: int, rings: Rings, place: Ints, state: Ints) -> Any:
+        a_ring, b_ring = rings
         g, (tile_m, row, column, lane) = params.geometry, place
         a, a_parity, b, b_parity = state
         _, p, _, _ = pixel(params, tile_m, 0)
@@ -161,7 +149,7 @@ def make_sum_loads(v: Variant) -> Any:
         for _ in range((end - first) * params.call.k_blocks):
             ring.wait_full(a_ring, a, a_parity)
             for tap in range(g.S):
-                view = ring.address(a_ring, a) + views.tap_offset(views_at, tap)
+                view = ring.address(a_ring, a) + tap_tables.tap_offset(tables, tap)
                 ring.wait_full(b_ring, b, b_parity)
                 acc = multiply(acc, view, ring.address(b_ring, b), row, column, lane)
                 ring.release(b_ring, b, lane)
@@ -178,4 +166,5 @@ def make_register_split(v: Variant) -> Any:
     nothing = device(lambda: None)
     if v.consumer != "wgmma" or v.threads != REGISTER_THREADS:
         return nothing, nothing
-    return warp.claim_registers(CONSUMER_REGISTERS), warp.keep_registers(PRODUCER_REGISTERS)
+    more, fewer = CONSUMER_REGISTERS, PRODUCER_REGISTERS
+    return warp.set_registers("inc", more), warp.set_registers("dec", fewer)

@@ -13,7 +13,15 @@ from implicit_conv.kernels.gpu.ptx import instruction, instructions
 PREDICATE = "{ .reg .pred p; setp.ne.b32 p, $%d, 0; "
 
 
-def _load(itemsize: int, opcode: str) -> tuple[str, Asm]:
+@instructions
+def load(itemsize: int, constant: bool = False) -> tuple[str, Asm]:
+    """``ld.global``: load the bits of an element of 2 or 4 bytes, or zero.
+
+    With `constant` it is ``ld.global.nc``, for what nobody writes during the launch.
+
+    PTX ISA 9.7.9, sm_80.
+    """
+    opcode = "ld.global.nc" if constant else "ld.global"
     if itemsize == 4:
         text = f"mov.b32 $0, 0; @p {opcode}.b32 $0, [$1]; }}"
     else:
@@ -22,42 +30,14 @@ def _load(itemsize: int, opcode: str) -> tuple[str, Asm]:
 
 
 @instructions
-def load(itemsize: int) -> tuple[str, Asm]:
-    """``ld.global``: load the bits of an element of 2 or 4 bytes, or zero.
+def load_pair(constant: bool = False) -> tuple[str, Asm]:
+    """``ld.global.v2``: load two float32 at an address aligned to 8, or zeros, as `load`.
 
     PTX ISA 9.7.9, sm_80.
     """
-    return _load(itemsize, "ld.global")
-
-
-@instructions
-def load_constant(itemsize: int) -> tuple[str, Asm]:
-    """``ld.global.nc``: `load` of what nobody writes during the launch.
-
-    PTX ISA 9.7.9, sm_80.
-    """
-    return _load(itemsize, "ld.global.nc")
-
-
-def _load_pair(opcode: str) -> str:
+    opcode = "ld.global.nc" if constant else "ld.global"
     text = f"mov.b32 $0, 0; mov.b32 $1, 0; @p {opcode}.v2.f32 {{$0, $1}}, [$2]; }}"
-    return PREDICATE % 3 + text
-
-
-@instruction(_load_pair("ld.global"), "lr", (("f", 2),))
-def load_pair(address: int, predicate: int) -> Floats:
-    """``ld.global.v2``: load two float32 at an address aligned to 8, or zeros.
-
-    PTX ISA 9.7.9, sm_80.
-    """
-
-
-@instruction(_load_pair("ld.global.nc"), "lr", (("f", 2),))
-def load_constant_pair(address: int, predicate: int) -> Floats:
-    """``ld.global.nc.v2``: `load_pair` of what nobody writes during the launch.
-
-    PTX ISA 9.7.9, sm_80.
-    """
+    return "address predicate", Asm(PREDICATE % 3 + text, "lr", (("f", 2),))
 
 
 @instruction(
@@ -85,14 +65,6 @@ def store(itemsize: int) -> tuple[str, Asm]:
     else:
         text = ".reg .b16 h; cvt.u16.u32 h, $1; @p st.global.b16 [$0], h; }"
     return "address bits predicate", Asm(PREDICATE % 2 + text, "lrr")
-
-
-@instruction(PREDICATE % 5 + "@p st.global.v4.b32 [$0], {$1, $2, $3, $4}; }", "lrrrrr")
-def store16(address: int, a: int, b: int, c: int, d: int, predicate: int) -> None:
-    """``st.global.v4``: store 16 bytes at an address aligned to 16.
-
-    PTX ISA 9.7.9, sm_80.
-    """
 
 
 @instruction(PREDICATE % 5 + "@p st.global.v4.b32 [$0], {$1, $2, $3, $4}; }", ("l", ("r", 4), "r"))

@@ -45,6 +45,16 @@ def arrive_expect_tx(barrier: int, size: int) -> None:
     """
 
 
+@instruction("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [$0];", "r")
+def arrive_after_copies(barrier: int) -> None:
+    """``cp.async.mbarrier.arrive.noinc``: each lane arrives when its copies are complete.
+
+    With .noinc these arrivals count among those for which the barrier was initialised.
+
+    PTX ISA 9.7.13.15, PTX 7.0, sm_80.
+    """
+
+
 @instruction(
     lambda target: (
         "{ .reg .pred P; LAB_WAIT: "

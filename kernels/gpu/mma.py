@@ -7,8 +7,6 @@ of wgmma holds 16 of the 64 rows in the same layout (PTX ISA 9.7.14 and 9.7.15).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from implicit_conv.kernels.gpu.intrinsic import Asm
 from implicit_conv.kernels.gpu.ptx import instructions
 
@@ -82,49 +80,29 @@ def multiply_float(tiles_m: int, tiles_n: int) -> tuple[str, Asm]:
     return "acc a b_even b_odd", asm
 
 
-def _wgmma(dtype: str, columns: int, steps: int, b: int, a_of: Callable[[int], str]) -> str:
-    """The text for one stage: fence, `steps` wgmma along gemm_k, commit, wait."""
-    kind, acc = SHORT[dtype], _list(0, columns // 2)
-    tail = "p, 1, 1, 0" if a_of(0).startswith("{") else "p, 1, 1, 0, 0"
+@instructions
+def wgmma(dtype: str, columns: int, steps: int, descriptors: bool) -> tuple[str, Asm]:
+    """``wgmma.mma_async.m64nNk16`` `steps` times, B by descriptor.
+
+    A is in registers, 4 for each step in the fragments of mma.sync, or by descriptor; its view then
+    starts at a multiple of 8 rows. It is one asm block (wgmma.fence, the steps, commit_group,
+    wait_group 0), because ptxas serialises wgmma if other code touches its registers in between.
+
+    PTX ISA 9.7.15, PTX 8.0, sm_90a.
+    """
+    kind, count = SHORT[dtype], columns // 2
+    acc, a = _list(0, count), 2 * count
+    b = a + (1 if descriptors else 4 * steps)
     lines = ["{ .reg .pred p; .reg .b64 a, b; setp.ne.b32 p, 1, 0;", "wgmma.fence.sync.aligned;"]
     for step in range(steps):
         lines.append(f"add.s64 b, ${b}, {2 * step};")
-        if a_of(step).startswith("$"):
-            lines.append(f"add.s64 a, {a_of(step)}, {2 * step};")
-        operand = a_of(step) if a_of(step).startswith("{") else "a"
+        if descriptors:
+            lines.append(f"add.s64 a, ${a}, {2 * step};")
+        source = "a" if descriptors else _list(a + 4 * step, 4)
         lines.append(
             f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{kind}.{kind} "
-            f"{acc}, {operand}, b, {tail};"
+            f"{acc}, {source}, b, p, 1, 1, 0{', 0' if descriptors else ''};"
         )
     lines += ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 0; }"]
-    return "\n".join(lines)
-
-
-@instructions
-def wgmma_registers(dtype: str, columns: int, steps: int) -> tuple[str, Asm]:
-    """``wgmma.mma_async.m64nNk16`` `steps` times, A in registers, B by descriptor.
-
-    It is one asm block (wgmma.fence, the steps, commit_group, wait_group 0), because ptxas
-    serialises wgmma if other code touches its registers in between. A holds 4 registers per step,
-    in the fragments of mma.sync.
-
-    PTX ISA 9.7.15, PTX 8.0, sm_90a.
-    """
-    count = columns // 2
-    a = 2 * count
-    text = _wgmma(dtype, columns, steps, a + 4 * steps, lambda step: _list(a + 4 * step, 4))
-    operands = (("f", count), ("r", 4 * steps), "l")
-    return "acc a b", Asm(text, operands, (("f", count),), "sm_90a", tied=1)
-
-
-@instructions
-def wgmma_descriptors(dtype: str, columns: int, steps: int) -> tuple[str, Asm]:
-    """``wgmma.mma_async.m64nNk16`` `steps` times, A and B by descriptor.
-
-    It is one asm block, as in `wgmma_registers`. The view of A starts at a multiple of 8 rows.
-
-    PTX ISA 9.7.15, PTX 8.0, sm_90a.
-    """
-    count = columns // 2
-    text = _wgmma(dtype, columns, steps, 2 * count + 1, lambda step: f"${2 * count}")
-    return "acc a b", Asm(text, (("f", count), "l", "l"), (("f", count),), "sm_90a", tied=1)
+    operands = (("f", count), "l" if descriptors else ("r", 4 * steps), "l")
+    return "acc a b", Asm("\n".join(lines), operands, (("f", count),), "sm_90a", tied=1)

@@ -55,8 +55,7 @@ def make_probe(v: Variant) -> Any:
         warp.sync()
         for first in range(0, warp_bytes, 16 * WARP):
             at = first + 16 * lane
-            p, q, r, s = smem.load16(staging + at)
             to = (row + at // pitch) * row_bytes + column * 4 + at % pitch
-            gmem.store16(call.y + to, p, q, r, s, 1)
+            gmem.store_quad(call.y + to, smem.load_quad(staging + at), 1)
 
     return probe

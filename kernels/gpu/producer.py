@@ -16,11 +16,10 @@ import functools
 from typing import Any
 
 from implicit_conv.kernels import walk as plain_walk
-from implicit_conv.kernels.geometry import Geometry
-from implicit_conv.kernels.gpu import cp_async, gmem, mbarrier, raster, ring, smem, tma, views, warp
-from implicit_conv.kernels.gpu.call import Call, Params
+from implicit_conv.kernels.gpu import gmem, mbarrier, raster, ring, smem, tap_tables, tma, warp
+from implicit_conv.kernels.gpu.call import Ints, Params
 from implicit_conv.kernels.gpu.ptx import device, device_module
-from implicit_conv.kernels.gpu.ring import Ring
+from implicit_conv.kernels.gpu.ring import Rings
 from implicit_conv.kernels.gpu.sizes import ROW_ENTRY_BYTES
 from implicit_conv.kernels.gpu.variant import Variant
 
@@ -33,7 +32,7 @@ TABLE_BARRIER = 1  # the named barrier at which the producer warps meet
 
 @functools.cache
 def make_producer(v: Variant) -> Any:
-    """The producer's role for variant `v`: produce(params, base, a_ring, b_ring, producer)."""
+    """The producer's role for variant `v`: produce(params, base, rings, producer)."""
     return make_tensor_producer(v) if v.producer == "tma" else make_thread_producer(v)
 
 
@@ -46,11 +45,11 @@ def make_tensor_producer(v: Variant) -> Any:
     loads = device(lambda g: 1) if v.wide else device(lambda g: g.S)
 
     @device
-    def produce(params: Params, base: int, a_ring: Ring, b_ring: Ring, producer: int) -> None:
+    def produce(params: Params, base: int, rings: Rings, producer: int) -> None:
         g, call = params.geometry, params.call
         if producer != 0 or not warp.elect():
             return
-        table = base + call.views_at
+        table = base + call.tap_tables_at
         state = start
         tile = warp.block()
         while tile < call.tiles:
@@ -61,7 +60,7 @@ def make_tensor_producer(v: Variant) -> Any:
                 for s in range(loads(g)):
                     for c in range(0, g.C, tile_c):
                         place = n, p, q, r, s, c
-                        state = fill(params, table, a_ring, b_ring, place, panel, state)
+                        state = fill(params, table, rings, place, panel, state)
             tile += warp.blocks()
 
     return produce
@@ -86,21 +85,13 @@ def make_fill_taps(v: Variant) -> Any:
     load_activation, load_filter = make_load_activation(v), make_load_filter(v)
 
     @device
-    def fill(
-        params: Params,
-        table: int,
-        a_ring: Ring,
-        b_ring: Ring,
-        place: tuple[int, ...],
-        panel: int,
-        state: tuple[int, ...],
-    ) -> Any:
-        call, (n, p, q, r, s, c) = params.call, place
+    def fill(params: Params, table: int, rings: Rings, place: Ints, panel: int, state: Ints) -> Any:
+        call, (a_ring, b_ring), (_, _, _, r, s, c) = params.call, rings, place
         stage, parity = state
         full = ring.full(a_ring, stage)
         ring.wait_empty(a_ring, stage, parity)
         mbarrier.arrive_expect_tx(full, call.a_load + call.b_load)
-        load_activation(params, table, ring.address(a_ring, stage), full, n, p, q, r, s, c)
+        load_activation(params, table, ring.address(a_ring, stage), full, place)
         load_filter(params, ring.address(b_ring, stage), full, panel, r, s, c)
         return ring.advance(a_ring, stage, parity)
 
@@ -112,21 +103,13 @@ def make_fill_loads(v: Variant) -> Any:
     load_activation, load_filter = make_load_activation(v), make_load_filter(v)
 
     @device
-    def fill(
-        params: Params,
-        table: int,
-        a_ring: Ring,
-        b_ring: Ring,
-        place: tuple[int, ...],
-        panel: int,
-        state: tuple[int, ...],
-    ) -> Any:
-        call, (n, p, q, r, s, c) = params.call, place
+    def fill(params: Params, table: int, rings: Rings, place: Ints, panel: int, state: Ints) -> Any:
+        call, (a_ring, b_ring), (_, _, _, r, _, c) = params.call, rings, place
         a, a_parity, b, b_parity = state
         full = ring.full(a_ring, a)
         ring.wait_empty(a_ring, a, a_parity)
         mbarrier.arrive_expect_tx(full, call.a_load)
-        load_activation(params, table, ring.address(a_ring, a), full, n, p, q, r, s, c)
+        load_activation(params, table, ring.address(a_ring, a), full, place)
         a, a_parity = ring.advance(a_ring, a, a_parity)
         for tap in range(params.geometry.S):
             full = ring.full(b_ring, b)
@@ -142,66 +125,34 @@ def make_fill_loads(v: Variant) -> Any:
 @functools.cache
 def make_load_activation(v: Variant) -> Any:
     """The tensor copies of one activation load."""
+    load_pixels, load_walk = tma.load_im2col("im2col"), tma.load_im2col("im2col::w")
 
     @device
-    def load_tap(
-        params: Params,
-        table: int,
-        stage: int,
-        barrier: int,
-        n: int,
-        p: int,
-        q: int,
-        r: int,
-        s: int,
-        c: int,
-    ) -> None:
-        g = params.geometry
+    def load_tap(params: Params, table: int, stage: int, barrier: int, place: Ints) -> None:
+        g, (n, p, q, r, s, c) = params.geometry, place
         w, h = q * g.stride_w - g.pad_w, p * g.stride_h - g.pad_h
         offset_w, offset_h = s * g.dilation_w, r * g.dilation_h
-        tma.load_im2col(stage, params.activation_map, c, w, h, n, barrier, offset_w, offset_h)
+        load_pixels(stage, params.activation_map, c, w, h, n, barrier, offset_w, offset_h)
 
     @device
-    def load_row(
-        params: Params,
-        table: int,
-        stage: int,
-        barrier: int,
-        n: int,
-        p: int,
-        q: int,
-        r: int,
-        s: int,
-        c: int,
-    ) -> None:
-        g, map = params.geometry, params.activation_map
+    def load_row(params: Params, table: int, stage: int, barrier: int, place: Ints) -> None:
+        g, map, (n, p, q, r, _, c) = params.geometry, params.activation_map, place
         w, h = q * g.stride_w - g.pad_w, p * g.stride_h - g.pad_h + r * g.dilation_h
         for b in range(g.phases_w):
-            halo, offset, at = views.buffer_load(g, table, b)
-            tma.load_im2col_w(stage + at, map, c, w, h, n, barrier, halo, offset)
+            halo, offset, at = tap_tables.buffer_load(g, table, b)
+            load_walk(stage + at, map, c, w, h, n, barrier, halo, offset)
 
     @device
-    def load_permuted(
-        params: Params,
-        table: int,
-        stage: int,
-        barrier: int,
-        n: int,
-        p: int,
-        q: int,
-        r: int,
-        s: int,
-        c: int,
-    ) -> None:
+    def load_permuted(params: Params, table: int, stage: int, barrier: int, place: Ints) -> None:
         """The H axis of the map is the batch and its N axis the image row.
 
         So a walk along W continues in the next image.
         """
-        g, map = params.geometry, params.activation_map
+        g, map, (n, p, q, r, _, c) = params.geometry, params.activation_map, place
         w, h = q * g.stride_w - g.pad_w, p * g.stride_h - g.pad_h + r * g.dilation_h
         for b in range(g.phases_w):
-            _, offset, at = views.buffer_load(g, table, b)
-            tma.load_im2col(stage + at, map, c, w, n, h, barrier, offset, 0)
+            _, offset, at = tap_tables.buffer_load(g, table, b)
+            load_pixels(stage + at, map, c, w, n, h, barrier, offset, 0)
 
     if not v.wide:
         return load_tap
@@ -234,20 +185,11 @@ def make_thread_producer(v: Variant) -> Any:
             n, p, q, kept = pixel(params, tile_m_index, row)
             outside = NOWHERE * (1 - kept)
             h, w = p * g.stride_h - g.pad_h + outside, q * g.stride_w - g.pad_w
-            smem.store16(table + row * ROW_ENTRY_BYTES, n, h, w, 0)
+            smem.store_quad(table + row * ROW_ENTRY_BYTES, (n, h, w, 0))
 
     @device
-    def load_activation(
-        g: Geometry,
-        call: Call,
-        table: int,
-        stage: int,
-        group: int,
-        r: int,
-        s: int,
-        c: int,
-        thread: int,
-    ) -> None:
+    def load_activation(params: Params, table: int, stage: int, place: Ints, thread: int) -> None:
+        g, call, (group, r, s, c) = params.geometry, params.call, place
         chunk = thread % chunks
         channel = c + chunk * per_chunk
         source = call.x + (group * g.C + channel) * call.x_c
@@ -261,18 +203,9 @@ def make_thread_producer(v: Variant) -> Any:
             copy_chunk(to, at, call.x, call.x_c, (g.C - channel) * inside)
 
     @device
-    def load_folded(
-        g: Geometry,
-        call: Call,
-        table: int,
-        stage: int,
-        group: int,
-        r: int,
-        s: int,
-        c: int,
-        thread: int,
-    ) -> None:
+    def load_folded(params: Params, table: int, stage: int, place: Ints, thread: int) -> None:
         """Columns are elements, and those outside the image begin or end inside a chunk."""
+        g, call, (_, r, _, c) = params.geometry, params.call, place
         chunk = thread % chunks
         channel = c + chunk * per_chunk
         for first in range(0, tile_m, rows_at_once):
@@ -289,17 +222,8 @@ def make_thread_producer(v: Variant) -> Any:
         load_activation = load_folded
 
     @device
-    def load_filter(
-        g: Geometry,
-        call: Call,
-        stage: int,
-        group: int,
-        panel: int,
-        r: int,
-        s: int,
-        c: int,
-        thread: int,
-    ) -> None:
+    def load_filter(params: Params, stage: int, panel: int, place: Ints, thread: int) -> None:
+        g, call, (group, r, s, c) = params.geometry, params.call, place
         chunk = thread % chunks
         channel = c + chunk * per_chunk
         source = call.w + r * call.w_r + s * call.w_s + channel * call.w_c
@@ -311,8 +235,8 @@ def make_thread_producer(v: Variant) -> Any:
             copy_chunk(to, at, call.w, call.w_c, (g.C - channel) * (k < g.K))
 
     @device
-    def produce(params: Params, base: int, a_ring: Ring, b_ring: Ring, producer: int) -> None:
-        g, call = params.geometry, params.call
+    def produce(params: Params, base: int, rings: Rings, producer: int) -> None:
+        g, call, (a_ring, b_ring) = params.geometry, params.call, rings
         thread = producer * 32 + warp.lane()
         table = base + call.rows_at
         stage, parity = 0, 0
@@ -326,11 +250,11 @@ def make_thread_producer(v: Variant) -> Any:
             for r in range(g.R):
                 for s in range(g.S):
                     for block in range(call.k_blocks):  # one of zeros if C is 0
-                        c = block * tile_c
+                        place = group, r, s, block * tile_c
                         ring.wait_empty(a_ring, stage, parity)
                         a, b = ring.address(a_ring, stage), ring.address(b_ring, stage)
-                        load_activation(g, call, table, a, group, r, s, c, thread)
-                        load_filter(g, call, b, group, panel, r, s, c, thread)
+                        load_activation(params, table, a, place, thread)
+                        load_filter(params, b, panel, place, thread)
                         finish(ring.full(a_ring, stage))
                         stage, parity = ring.advance(a_ring, stage, parity)
             tile += warp.blocks()
@@ -352,7 +276,7 @@ def make_copy_chunk(v: Variant) -> Any:
     def copy_async(to: int, at: int, base: int, step: int, count: int) -> None:
         """The source is aligned to 16 bytes; a chunk is read as a whole or not at all."""
         present = count > 0
-        cp_async.copy16(to, base + (at - base) * present, 16 * present)
+        smem.copy_quad(to, base + (at - base) * present, 16 * present)
 
     @device
     def copy_elements(to: int, at: int, base: int, step: int, count: int) -> None:
@@ -363,7 +287,7 @@ def make_copy_chunk(v: Variant) -> Any:
         mbarrier.arrive(barrier, 1)
 
     if v.producer == "cp_async":
-        return copy_async, cp_async.arrive
+        return copy_async, mbarrier.arrive_after_copies
     return copy_elements, finish_elements
 
 
@@ -375,7 +299,7 @@ def make_copy_part(v: Variant) -> Any:
     is slower than cp.async.
     """
     itemsize = v.itemsize
-    load = gmem.load_constant(itemsize)
+    load = gmem.load(itemsize, True)
 
     @device
     def element(at: int, step: int, start: int, end: int, number: int) -> Any:
@@ -391,12 +315,12 @@ def make_copy_part(v: Variant) -> Any:
 
     @device
     def copy_part(to: int, at: int, step: int, start: int, end: int) -> None:
-        smem.store16(
-            to,
+        words = (
             word(at, step, start, end, 0),
             word(at, step, start, end, 4 // itemsize),
             word(at, step, start, end, 8 // itemsize),
             word(at, step, start, end, 12 // itemsize),
         )
+        smem.store_quad(to, words)
 
     return copy_part

@@ -7,7 +7,7 @@ of "empty", so that in its first round the producer never waits.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from implicit_conv.kernels.gpu import mbarrier, warp
 from implicit_conv.kernels.gpu.ptx import device
@@ -21,6 +21,9 @@ class Ring(NamedTuple):
     base: int
     stage_bytes: int
     stages: int
+
+
+Rings: TypeAlias = tuple[Ring, Ring]  # of A and of B
 
 
 @device

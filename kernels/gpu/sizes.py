@@ -11,7 +11,7 @@ VECTOR_BYTES = 16  # the widest load, store or cp.async of one thread; its addre
 SWIZZLE_ATOM_BYTES = 1024  # every swizzle pattern repeats after so many bytes
 STAGE_BARRIERS_BYTES = 16  # the barriers of a stage: full, then empty
 ROW_ENTRY_BYTES = 16  # an entry of the row table: image, first row, first column, unused
-VIEW_ENTRY_BYTES = 16  # an entry of the view tables (views.py)
+TAP_ENTRY_BYTES = 16  # an entry of the tables of taps and phase buffers (tap_tables.py)
 
 # The staging tile in which the epilogue of a warp turns 16 x 32 accumulators into rows of y
 CHUNK_ROWS, CHUNK_COLUMNS = 16, 32

@@ -1,17 +1,9 @@
-"""Hooks: loads and stores of shared memory through the generic proxy, by address."""
+"""Hooks: loads, stores and asynchronous copies of shared memory, through the generic proxy."""
 
 from __future__ import annotations
 
 from implicit_conv.kernels.gpu.intrinsic import Asm
 from implicit_conv.kernels.gpu.ptx import instruction, instructions
-
-
-@instruction("st.shared.v4.b32 [$0], {$1, $2, $3, $4};", "rrrrr")
-def store16(address: int, a: int, b: int, c: int, d: int) -> None:
-    """``st.shared.v4``: store 16 bytes at an address aligned to 16.
-
-    PTX ISA 9.7.9, sm_80.
-    """
 
 
 @instruction("ld.shared.v4.b32 {$0, $1, $2, $3}, [$4];", "r", (("i", 4),))
@@ -103,6 +95,14 @@ def ldmatrix(count: int, step: int) -> tuple[str, Asm]:
         for i in range(count)
     )
     return "address", Asm(text, "r", (("r", at),))
+
+
+@instruction("cp.async.cg.shared.global [$0], [$1], 16, $2;", "rlr")
+def copy_quad(smem: int, gmem: int, size: int) -> None:
+    """``cp.async.cg``: write 16 bytes, of which `size` are copied and the rest are zero.
+
+    PTX ISA 9.7.9.25.3, PTX 7.0, sm_80.
+    """
 
 
 @instruction("fence.proxy.async.shared::cta;", target="sm_90")

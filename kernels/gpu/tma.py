@@ -23,62 +23,30 @@ def load_tile_3d(smem: int, map: int, c: int, b: int, a: int, barrier: int) -> N
     """
 
 
-@instruction(
-    LOAD % (4, "cta", ".im2col", "") + "[$0], [$1, {$2, $3, $4, $5}], [$6], {$7, $8};",
-    "rliiiirhh",
-    target="sm_90",
-)
-def load_im2col(
-    smem: int, map: int, c: int, w: int, h: int, n: int, barrier: int, offset_w: int, offset_h: int
-) -> None:
-    """``cp.async.bulk.tensor.4d.im2col``: pixels_per_column pixels of one filter tap.
-
-    PTX 8.6 for .shared::cta, sm_90.
-    """
-
-
-@instruction(
-    LOAD % (4, "cta", ".im2col::w", "") + "[$0], [$1, {$2, $3, $4, $5}], [$6], {$7, $8};",
-    "rliiiirhh",
-    target="sm_100",
-)
-def load_im2col_w(
-    smem: int, map: int, c: int, w: int, h: int, n: int, barrier: int, halo: int, offset: int
-) -> None:
-    """``cp.async.bulk.tensor.4d.im2col::w``: pixels of one row per image, and `halo` more.
-
-    PTX 8.6, sm_100.
-    """
-
-
-@instruction(
-    LOAD % (4, "cta", ".im2col::w::128", "") + "[$0], [$1, {$2, $3, $4, $5}], [$6], {$7, $8};",
-    "rliiiirhh",
-    target="sm_100a",
-)
-def load_im2col_w128(
-    smem: int, map: int, c: int, w: int, h: int, n: int, barrier: int, halo: int, offset: int
-) -> None:
-    """``cp.async.bulk.tensor.4d.im2col::w::128``: 128 pixels and the halos of four groups.
-
-    PTX 8.6, sm_100a.
-    """
-
-
 @instructions
-def load_cluster(mode: str, multicast: bool = False, cta_group: int = 0) -> tuple[str, Asm]:
-    """``cp.async.bulk.tensor.4d.shared::cluster``: a load into the blocks of a cluster.
+def load_im2col(
+    mode: str, cluster: bool = False, multicast: bool = False, cta_group: int = 0
+) -> tuple[str, Asm]:
+    """``cp.async.bulk.tensor.4d`` of a mode of im2col; its last operands depend on the mode.
 
-    `mode` is im2col (PTX 8.0, sm_90), im2col::w or im2col::w::128 (PTX 8.6, sm_100a). `multicast`
-    adds an operand with a mask of blocks. `cta_group` is 1 or 2 (sm_100a); with 2
-    the barrier may be in either block of a pair.
+        im2col          pixels_per_column pixels of one filter tap; offsets of w and of h (sm_90)
+        im2col::w       pixels of one row per image, and `halo` more; halo, offset of w (sm_100)
+        im2col::w::128  128 pixels and the halos of four groups; halo, offset of w (sm_100a)
+
+    With `cluster` it is a load into the blocks of a cluster; those of w then need sm_100a.
+    `multicast` adds an operand with a mask of blocks. `cta_group` is 1 or 2 (sm_100a); with 2 the
+    barrier may be in either block of a pair.
+
+    PTX 8.6; im2col into a cluster PTX 8.0.
     """
     suffix = ".multicast::cluster" if multicast else ""
     suffix += f".cta_group::{cta_group}" if cta_group else ""
-    text = LOAD % (4, "cluster", f".{mode}", suffix)
+    text = LOAD % (4, "cluster" if cluster else "cta", f".{mode}", suffix)
     text += "[$0], [$1, {$2, $3, $4, $5}], [$6], {$7, $8}" + (", $9;" if multicast else ";")
     names = "smem map c w h n barrier first second" + (" blocks" if multicast else "")
-    target = "sm_90" if mode == "im2col" and not cta_group else "sm_100a"
+    target = {"im2col": "sm_90", "im2col::w": "sm_100", "im2col::w::128": "sm_100a"}[mode]
+    if cta_group or (cluster and mode != "im2col"):
+        target = "sm_100a"
     return names, Asm(text, "rliiiirhh" + "h" * multicast, target=target)
 
 

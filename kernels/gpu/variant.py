@@ -7,10 +7,41 @@ from dataclasses import dataclass
 
 from implicit_conv.kernels.geometry import CLAMP
 from implicit_conv.kernels.gpu.sizes import CHUNK_COLUMNS, ITEMSIZES, VECTOR_BYTES, WARP
-from implicit_conv.kernels.gpu.strip import Strip, strip_rules
 
 PRODUCERS = ("tma", "cp_async", "elements", "vectors")
 CONSUMERS = ("mma", "fma", "wgmma", "direct")
+
+
+@dataclass(frozen=True)
+class Strip:
+    """What a thread of a kernel without matrix instructions computes, and the sizes of a group.
+
+    It has some neighbouring filters of `pixels` output pixels along W. The pixels of x that one
+    filter row needs for them are loaded once, for `columns` filter columns. With one column each
+    column loads pixels of its own, at the stride and dilation of the launch; more are all columns
+    of a filter row, whose stride and dilation are compiled in.
+    """
+
+    pixels: int
+    columns: int
+    stride: int
+    dilation: int
+    group_c: int
+    group_k: int
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """Columns of x that the strip reads, counted from its first one."""
+        found = {self.position(q, s) for q in range(self.pixels) for s in range(self.columns)}
+        return tuple(sorted(found))
+
+    def position(self, pixel: int, column: int) -> int:
+        """The column of x that a filter column reads for an output pixel of the strip."""
+        return pixel * self.stride + column * self.dilation
+
+    def channels(self, filters: int) -> int:
+        """Number of channels that `filters` neighbouring filters read: those of whole groups."""
+        return max(1, filters // self.group_k) * self.group_c
 
 
 @dataclass(frozen=True)
@@ -163,10 +194,21 @@ class Variant:
 def _rules(v: Variant) -> Iterator[tuple[str, bool]]:
     yield f"consumer {v.consumer!r} and strip {v.strip}", (v.consumer == "direct") == bool(v.strip)
     if v.strip:
-        yield from strip_rules(v.strip)
+        yield from _strip_rules(v.strip)
         yield from _direct_rules(v, v.strip)
     else:
         yield from _gemm_rules(v)
+
+
+def _strip_rules(strip: Strip) -> Iterator[tuple[str, bool]]:
+    yield (
+        f"a strip has pixels, columns, channels and filters: {strip}",
+        min(vars(strip).values()) > 0,
+    )
+    yield (
+        f"a column of its own has no stride or dilation compiled in: {strip}",
+        strip.columns > 1 or strip.stride == strip.dilation == 1,
+    )
 
 
 def _direct_rules(v: Variant, strip: Strip) -> Iterator[tuple[str, bool]]:

@@ -86,26 +86,16 @@ def sync_named(barrier: int, threads: int) -> None:
 
 
 @instructions
-def keep_registers(count: int) -> tuple[str, Asm]:
-    """``setmaxnreg.dec``: a warpgroup keeps `count` registers per thread and gives back the rest.
+def set_registers(change: str, count: int) -> tuple[str, Asm]:
+    """``setmaxnreg``: a warpgroup has `count` registers per thread from here on.
 
-    `count` is a multiple of 8 from 24 to 256. ptxas drops the instruction unless the kernel has
-    launch bounds and is linked with LTO.
-
-    PTX ISA 9.7.19.5, PTX 8.0, sm_90a and a/f.
-    """
-    return "", Asm(f"setmaxnreg.dec.sync.aligned.u32 {count};", target="sm_90a+")
-
-
-@instructions
-def claim_registers(count: int) -> tuple[str, Asm]:
-    """``setmaxnreg.inc``: a warpgroup waits until it can have `count` registers per thread.
-
-    The conditions are those of `keep_registers`.
+    With `change` "dec" it gives back the rest, with "inc" it waits until it can have them. `count`
+    is a multiple of 8 from 24 to 256. ptxas drops the instruction unless the kernel has launch
+    bounds and is linked with LTO.
 
     PTX ISA 9.7.19.5, PTX 8.0, sm_90a and a/f.
     """
-    return "", Asm(f"setmaxnreg.inc.sync.aligned.u32 {count};", target="sm_90a+")
+    return "", Asm(f"setmaxnreg.{change}.sync.aligned.u32 {count};", target="sm_90a+")
 
 
 @instruction("griddepcontrol.wait;", target="sm_90")

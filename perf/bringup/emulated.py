@@ -18,11 +18,16 @@ Array = NDArray[Any]
 POLLS = 4  # failed polls of a wait; the interpreter lets a poll fail where nothing else can move
 
 
+def encoded(memory: ptx.Memory, arguments: dict[str, Any]) -> bytes:
+    """128 bytes that stand for the tensor map of a cuTensorMapEncode call with these arguments."""
+    map = interpreted_map(arguments, 0)
+    return memory.encode(replace(map, address=arguments["globalAddress"]))
+
+
 class Interpreter:
     """The PTX interpreter."""
 
-    name = "interpreter"
-    timed = False
+    timed = False  # it has no clock
 
     def __init__(self, kit: Kit) -> None:
         self.kit = kit
@@ -58,8 +63,7 @@ class Interpreter:
 
     def encode(self, arguments: dict[str, Any]) -> bytes:
         """128 bytes that stand for the tensor map."""
-        map = interpreted_map(arguments, 0)
-        return self.memory.encode(replace(map, address=arguments["globalAddress"]))
+        return encoded(self.memory, arguments)
 
     def run(self, launch: Launch, blob: bytes) -> list[str]:
         """Run a launch to its end; what its watchdog recorded."""
@@ -79,11 +83,3 @@ class Interpreter:
         address = int(done.variables[watchdog.NAME][0])
         table = self.memory.bytes(address, watchdog.TABLE_BYTES).copy()
         return watchdog.records(table, launch.regions)
-
-    def seconds(self, launch: Launch, blob: bytes, times: int) -> float:
-        """Nothing: there is no timing here."""
-        return float("nan")
-
-    def copy_rate(self) -> float:
-        """Nothing: there is no timing here."""
-        return float("nan")

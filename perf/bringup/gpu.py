@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import subprocess
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,8 @@ from implicit_conv.gpu.cuda import cubin as load
 from implicit_conv.gpu.cuda import driver
 from implicit_conv.gpu.cuda.encode import encode_for
 from implicit_conv.gpu.cuda.kernel import Blob, Kernel
-from implicit_conv.gpu.cuda.transfer import STREAM, Buffer
-from implicit_conv.testing.gpu.device_memory import fetch, send, wait
+from implicit_conv.gpu.cuda.transfer import STREAM, Buffer, send
+from implicit_conv.testing.gpu.device_memory import fetch, wait
 from perf.bringup import watchdog
 from perf.bringup.kit import Image, Kit, Launch
 
@@ -37,7 +38,6 @@ class Gpu:
         There is no driver or no GPU that it can use.
     """
 
-    name = "gpu"
     timed = True
 
     def __init__(self, kit: Kit) -> None:
@@ -102,14 +102,13 @@ class Gpu:
         """Run a launch to its end; what its watchdog recorded."""
         image = self.kit.images[launch.image]
         library, kernel = self._handle(launch.image, image)
-        if not image.watchdog:
-            self._enqueue(kernel, launch, blob)
-            wait()
-            return []
-        table, _ = driver.call("cuLibraryGetGlobal", library, watchdog.NAME.encode())
-        driver.call("cuMemsetD8", table, 0, watchdog.TABLE_BYTES)
+        if image.watchdog:
+            table, _ = driver.call("cuLibraryGetGlobal", library, watchdog.NAME.encode())
+            driver.call("cuMemsetD8", table, 0, watchdog.TABLE_BYTES)
         self._enqueue(kernel, launch, blob)
         wait()
+        if not image.watchdog:
+            return []
         host = np.empty(watchdog.TABLE_BYTES, np.uint8)
         driver.call("cuMemcpyDtoH", host.ctypes.data, table, host.nbytes)
         return watchdog.records(host, launch.regions)
@@ -125,24 +124,28 @@ class Gpu:
         """Seconds of one of `times` launches, one after the other, with a warm L2."""
         _, kernel = self._handle(launch.image, self.kit.images[launch.image])
         self._enqueue(kernel, launch, blob)
-        start, end = (driver.call("cuEventCreate", 0) for _ in range(2))
-        driver.call("cuEventRecord", start, STREAM)
-        self._enqueue(kernel, launch, blob, times)
-        driver.call("cuEventRecord", end, STREAM)
-        wait()
-        return float(driver.call("cuEventElapsedTime", start, end)) / 1e3 / times
+        return _seconds(lambda: self._enqueue(kernel, launch, blob, times)) / times
 
     def copy_rate(self, size: int = 1 << 29, times: int = 10) -> float:
         """Bytes per second that a copy within device memory reads and writes."""
         source, target = Buffer(size), Buffer(size)
-        start, end = (driver.call("cuEventCreate", 0) for _ in range(2))
-        driver.call("cuMemcpyDtoD", target.pointer, source.pointer, size)
-        driver.call("cuEventRecord", start, STREAM)
-        for _ in range(times):
-            driver.call("cuMemcpyDtoD", target.pointer, source.pointer, size)
-        driver.call("cuEventRecord", end, STREAM)
-        wait()
-        return 2e3 * size * times / float(driver.call("cuEventElapsedTime", start, end))
+
+        def copy(times: int) -> None:
+            for _ in range(times):
+                driver.call("cuMemcpyDtoD", target.pointer, source.pointer, size)
+
+        copy(1)
+        return 2 * size * times / _seconds(lambda: copy(times))
+
+
+def _seconds(enqueue: Callable[[], None]) -> float:
+    """Seconds that the GPU takes for the work that a function puts on the default stream."""
+    start, end = (driver.call("cuEventCreate", 0) for _ in range(2))
+    driver.call("cuEventRecord", start, STREAM)
+    enqueue()
+    driver.call("cuEventRecord", end, STREAM)
+    wait()
+    return float(driver.call("cuEventElapsedTime", start, end)) / 1e3
 
 
 class _Place:

@@ -1,13 +1,12 @@
 """Run a chosen kernel's PTX in the interpreter of `implicit_conv.ptx`, on numpy arrays.
 
 Everything between the plan and the driver is the engine's own: arguments, params blob, tensor maps.
-Only the driver's cuTensorMapEncode* calls are replaced, by notes of what they were given.
+Only the driver's cuTensorMapEncode* calls are replaced: the interpreter encodes their arguments.
 """
 
 from __future__ import annotations
 
 import functools
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,19 +14,15 @@ import numpy.typing as npt
 
 from implicit_conv import ptx
 from implicit_conv.arrays.dlpack import packed_strides
-from implicit_conv.gpu.cuda import driver
-from implicit_conv.gpu.cuda.encode import encode
 from implicit_conv.gpu.plan.candidate import Choice
 from implicit_conv.gpu.plan.layout import buffers, region_names
 from implicit_conv.gpu.plan.maps import activation_map, filter_map
-from implicit_conv.gpu.run.arguments import NOWHERE, DeviceArray, arguments
-from implicit_conv.kernels.gpu.params import pack
+from implicit_conv.gpu.run.launch import NOWHERE, DeviceArray, arguments
+from implicit_conv.kernels.gpu.call import pack
 from implicit_conv.kernels.gpu.variant import Variant
-from implicit_conv.ptx.memory.tensor_map import SPANS
+from perf.bringup.emulated import encoded
 
 Array = npt.NDArray[Any]
-ITEM_BYTES = {"UINT8": 1, "UINT16": 2, "UINT32": 4, "INT32": 4, "FLOAT16": 2, "FLOAT32": 4}
-WIDE_MODES = {"W": "im2col::w", "W128": "im2col::w::128"}
 
 
 class WriteError(Exception):
@@ -127,78 +122,11 @@ def _put(memory: ptx.Memory, array: Array | None, offset: int) -> DeviceArray:
 
 def encoded_maps(choice: Choice, x: int, w: int, memory: ptx.Memory) -> tuple[bytes, bytes]:
     """The maps of activation and filter at these addresses, encoded for the interpreter."""
-    made = (
-        activation_map(choice.view, choice.variant, x),
-        filter_map(choice.view, choice.variant, w),
+    first, second = (
+        encoded(memory, map.arguments)
+        for map in (
+            activation_map(choice.view, choice.variant, x),
+            filter_map(choice.view, choice.variant, w),
+        )
     )
-    first, second = (memory.encode(noted(map)) for map in made)
     return first, second
-
-
-def noted(map: Any) -> ptx.TensorMap:
-    """The tensor map that the engine's encoder asks the driver for."""
-    notes: list[ptx.TensorMap] = []
-
-    def call(name: str, *given: Any) -> Any:
-        notes.append(_note(name, *given))
-        return SimpleNamespace(opaque=[0] * 16)
-
-    names: dict[str, Any] = vars(driver)
-    before = names["call"], names["bindings"]
-    names["call"], names["bindings"] = call, _bindings
-    try:
-        encode(map, (9, 0, "a"))
-    finally:
-        names["call"], names["bindings"] = before
-    (note,) = notes
-    return note
-
-
-def _bindings() -> Any:
-    """Enumerations and structures of cuda.bindings; no driver is called."""
-    from cuda.bindings import driver as cuda
-
-    return cuda
-
-
-def _note(
-    name: str, kind: Any, rank: int, address: int, dims: Any, strides: Any, *rest: Any
-) -> Any:
-    """The arguments of a cuTensorMapEncode* call, in the order of cuda.h."""
-    common: dict[str, Any] = {
-        "itemsize": ITEM_BYTES[kind.name.removeprefix("CU_TENSOR_MAP_DATA_TYPE_")],
-        "address": int(address),
-        "dims": _numbers(dims),
-        "strides": _numbers(strides),
-    }
-    if name == "cuTensorMapEncodeTiled":
-        box, steps, _, swizzle = rest[:4]
-        made = ptx.TensorMap(
-            "tile", steps=_numbers(steps), box=_numbers(box), span=_span(swizzle), **common
-        )
-    else:
-        lower, upper, channels, pixels, steps, _, *more = rest
-        wide = name == "cuTensorMapEncodeIm2colWide"
-        mode = WIDE_MODES[more[0].name.rpartition("_")[2]] if wide else "im2col"
-        made = ptx.TensorMap(
-            mode,
-            steps=_numbers(steps),
-            lower=(int(lower),) if wide else _numbers(lower),
-            upper=(int(upper),) if wide else _numbers(upper),
-            channels=int(channels),
-            pixels=int(pixels),
-            span=_span(more[int(wide)]),
-            **common,
-        )
-    if not len(made.dims) == rank == len(made.strides) + 1 == len(made.steps):
-        raise ptx.PtxError(f"{name}: arrays of other lengths than the rank {rank}")
-    return made
-
-
-def _numbers(values: Any) -> tuple[int, ...]:
-    return tuple(int(value) for value in values)
-
-
-def _span(swizzle: Any) -> int:
-    name = swizzle.name.removeprefix("CU_TENSOR_MAP_SWIZZLE_")
-    return SPANS[name.lower() if name == "NONE" else name]

@@ -92,19 +92,14 @@ def _branches(text: str) -> tuple[list[str], dict[str, int], list[tuple[int, str
     return names, labels, found
 
 
-def assemble(ptx: str, target: str) -> str:
-    """The report of ptxas on `ptx`, assembled as a whole program for `target`.
+def assembled(ptx: str, target: str) -> tuple[bytes, str]:
+    """(cubin, report) that ptxas makes of `ptx`, assembled as a whole program for `target`.
 
     Raises
     ------
     RuntimeError
         ptxas refuses it.
     """
-    return assembled(ptx, target)[1]
-
-
-def assembled(ptx: str, target: str) -> tuple[bytes, str]:
-    """(cubin, report) that ptxas makes of `ptx`, as `assemble`."""
     with tempfile.TemporaryDirectory() as folder:
         path, made = Path(folder) / "kernel.ptx", Path(folder) / "kernel.cubin"
         path.write_text(ptx)

@@ -15,7 +15,7 @@ from implicit_conv.testing import loop
 from implicit_conv.testing.__main__ import main
 from implicit_conv.testing.doors import fuzz as doors
 from implicit_conv.testing.doors.data import DifferenceError
-from implicit_conv.testing.doors.fuzz import DOORS, Door
+from implicit_conv.testing.doors.fuzz import DOORS, source_of
 from implicit_conv.testing.families import Dice
 
 
@@ -54,13 +54,13 @@ def test_twenty_minutes_of_a_door_are_right(door):
 
 
 def test_a_seed_gives_the_same_programs(door):
-    drawn = [Door(door, 3).deal()[1] for _ in range(2)]
+    drawn = [source_of(door, 3)[0].deal()[1] for _ in range(2)]
     assert list(map(repr, drawn[0])) == list(map(repr, drawn[1]))
-    assert repr(drawn[0]) != repr(Door(door, 4).deal()[1])
+    assert repr(drawn[0]) != repr(source_of(door, 4)[0].deal()[1])
 
 
 def test_a_program_is_repeated_by_its_code(door):
-    source = Door(door, 3)
+    source, _ = source_of(door, 3)
     drawn = source.deal()[1][0]
     code = source.program(drawn)
     names = {}
@@ -133,7 +133,7 @@ def test_a_crash_and_a_hang_are_traced_to_their_program(function, words, monkeyp
     functions = iter(["right", "right", function, "right"] * 999)
     monkeypatch.setattr(module("signal"), "draw", lambda dice: Planted(next(functions)))
     monkeypatch.setattr(doors, "PROGRAMS", 4)
-    monkeypatch.setattr(Door, "limit", 1.0)
+    monkeypatch.setattr(doors, "MOST_SECONDS", 1.0)
     output = found("signal", 0, capfd, seconds=4)
     assert output.startswith(f"Program 3 of kind 1 (signal) failed:\n\n{words}")
     assert f"Planted(function='{function}').check()" in output

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from implicit_conv.gpu.cuda.arch import KNOWN
-from implicit_conv.gpu.plan import evidence
+from implicit_conv.gpu.plan import families
 from implicit_conv.gpu.plan.candidate import Options, gpu_geometry, refusal
 from implicit_conv.gpu.plan.direct import direct_rule
 from implicit_conv.gpu.plan.families import family_name
@@ -26,13 +26,12 @@ from implicit_conv.kernels.gpu.intrinsic import (
     numba_type,
     signature_of,
 )
-from implicit_conv.kernels.gpu.strip import Strip
-from implicit_conv.kernels.gpu.variant import Variant
+from implicit_conv.kernels.gpu.variant import Strip, Variant
 from implicit_conv.problem.options import GPU_DTYPES
 from implicit_conv.testing import Case
 from implicit_conv.testing.gpu.problems import problem_of
 from perf import gates, gpu_gates
-from perf.bringup.sass import assemble, sass, tool
+from perf.bringup.sass import assembled, sass, tool
 
 WHEELS = "pip install '.[cu13,assemble]' in a checkout"
 if importlib.util.find_spec("numba_cuda") is None or tool("nvdisasm") is None:
@@ -72,7 +71,7 @@ def kernels():
     and the smallest tile. All others are exhaustive.
     """
     made, seen = [], set()
-    for number in evidence.GENERATIONS:
+    for number in families.GENERATIONS:
         met = set()
         for dtype in GPU_DTYPES:
             able = plannable(number, dtype)
@@ -97,7 +96,7 @@ def other_epilogues():
     in every family, so they are linked once per target.
     """
     seen = set()
-    for number in evidence.GENERATIONS:
+    for number in families.GENERATIONS:
         for dtype in ("bfloat16", "float32"):
             first = {family(v): v for v in reversed(plannable(number, dtype))}
             for place, v in enumerate(first.values()):
@@ -118,7 +117,7 @@ def other_epilogues():
 
 def other_families():
     """Plain im2col with A in registers, which only tests use, and folded columns."""
-    for number in evidence.GENERATIONS:
+    for number in families.GENERATIONS:
         for v in plannable(number, "bfloat16"):
             if family_name(v) == "elements-mma":
                 largest = v.tile_n == 128
@@ -152,7 +151,7 @@ def other_strips():
         "planes": Case(C=1, K=1, groups=64, **{**sizes, "layout": "NCHW"}),
     }
     for name, case in cases.items():
-        for number in evidence.GENERATIONS:
+        for number in families.GENERATIONS:
             for dtype in ("bfloat16", "float32"):
                 problem = problem_of(case, dtype)
                 found = variants(problem, CLAMP, plain=False)
@@ -175,7 +174,7 @@ def test_every_row_of_the_evidence_is_linked():
         (family_name(v), targets.target_name(KNOWN[number].cc))
         for number, v in (case.values for case in kernels() if not case.marks)
     }
-    assert quick == {(row[0], row[4]) for row in evidence.ladder()}
+    assert quick == {(row[0], row[4]) for row in families.ladder()}
 
 
 def expected_sass(v):
@@ -240,8 +239,8 @@ CHOICES = {
     "fragment.pack": [("bfloat16", 8), ("float16", 4), ("float32", 4)],
     "fragment.widen": [("bfloat16", 8), ("float16", 4), ("float32", 2)],
     "fragment.add": [(16,), (4,)],
-    "gmem.load": [(2,), (4,)],
-    "gmem.load_constant": [(2,), (4,)],
+    "gmem.load": [(2,), (4,), (2, True), (4, True)],
+    "gmem.load_pair": [(), (True,)],
     "gmem.store": [(2,), (4,)],
     "gmem.to_float": [("float16",), ("bfloat16",), ("float32",)],
     "gmem.from_float": [("float16",), ("bfloat16",), ("float32",)],
@@ -253,17 +252,21 @@ CHOICES = {
     "mma.multiply": [("bfloat16", 2, 4), ("float16", 1, 2)],
     "mma.multiply_tf32": [()],
     "mma.multiply_float": [(1, 2)],
-    "mma.wgmma_registers": [(d, n, 4) for d in ("bfloat16", "float16") for n in (64, 256)],
-    "mma.wgmma_descriptors": [("bfloat16", n, 2) for n in (64, 128, 256)],
-    "warp.keep_registers": [(40,)],
-    "warp.claim_registers": [(232,)],
-    "tma.load_cluster": [
+    "mma.wgmma": [
+        *((d, n, 4, False) for d in ("bfloat16", "float16") for n in (64, 256)),
+        *(("bfloat16", n, 2, True) for n in (64, 128, 256)),
+    ],
+    "warp.set_registers": [("dec", 40), ("inc", 232)],
+    "tma.load_im2col": [
         ("im2col",),
-        ("im2col", True),
-        ("im2col", False, 1),
         ("im2col::w",),
-        ("im2col::w", True, 2),
-        ("im2col::w::128", False, 1),
+        ("im2col::w::128",),
+        ("im2col", True),
+        ("im2col", True, True),
+        ("im2col", True, False, 1),
+        ("im2col::w", True),
+        ("im2col::w", True, True, 2),
+        ("im2col::w::128", True, False, 1),
     ],
 }
 
@@ -324,14 +327,13 @@ def test_targets_in_any_order():
         assert bool(waits) == (number == 90)
 
 
-@pytest.mark.parametrize("number", evidence.GENERATIONS)
+@pytest.mark.parametrize("number", families.GENERATIONS)
 def test_blob_is_the_kernels_one_argument(number):
     """It is passed by value, aligned to 64 bytes for the tensor maps, and as long as the host's."""
     from implicit_conv.kernels.gpu import blob
-    from implicit_conv.kernels.gpu.call import Call, Limits
+    from implicit_conv.kernels.gpu.call import Call, Limits, pack
     from implicit_conv.kernels.gpu.compile import offline
     from implicit_conv.kernels.gpu.fprop import make_fprop
-    from implicit_conv.kernels.gpu.params import pack
 
     v = next(variants(gpu_gates.problem("bfloat16"), 0, plain=True))
     v = replace(v, mode="im2col") if number < 100 else v
@@ -345,14 +347,14 @@ def test_blob_is_the_kernels_one_argument(number):
     assert [(kind.strip(), int(count)) for kind, count in parameters] == [(".align 64 .b8", size)]
 
 
-@pytest.mark.parametrize("number", evidence.GENERATIONS)
+@pytest.mark.parametrize("number", families.GENERATIONS)
 def test_every_hook_assembles_where_it_exists(number):
     """ptxas assembles it; on all other targets the compiler refuses it with a message."""
     for name, choices in hooks():
         kernel, operands, target = kernel_of(name, choices)
         cc = KNOWN[number].cc
         if targets.supports(target, cc):
-            assemble(to_ptx(kernel, operands, cc), targets.target_name(cc))
+            assembled(to_ptx(kernel, operands, cc), targets.target_name(cc))
             continue
         with pytest.raises(TargetError, match=f"{name} needs .* compiled for sm_{number}"):
             to_ptx(kernel, operands, cc)
@@ -368,7 +370,7 @@ def test_hook_targets_are_the_least():
         cc = KNOWN[earlier[asm.target]].cc
         kernel, operands, _ = kernel_of_any_target(name, choices)
         with pytest.raises(RuntimeError, match="ptxas failed"):
-            assemble(to_ptx(kernel, operands, cc), targets.target_name(cc))
+            assembled(to_ptx(kernel, operands, cc), targets.target_name(cc))
 
 
 def kernel_of_any_target(name, choices):

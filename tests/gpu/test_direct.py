@@ -16,7 +16,7 @@ from implicit_conv.gpu.plan.families import family_name
 from implicit_conv.gpu.plan.planner import choose
 from implicit_conv.gpu.plan.trace import trace
 from implicit_conv.gpu.run.engine import GpuEngine
-from implicit_conv.kernels.gpu.strip import Strip
+from implicit_conv.kernels.gpu.variant import Strip
 from implicit_conv.operators.plan import Plan
 from implicit_conv.testing import Case, to_nchw
 from implicit_conv.testing.gpu.problems import loaded, problem_of, stored, with_epilogue

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from implicit_conv import plan_conv2d
-from implicit_conv.gpu.plan import evidence
-from implicit_conv.gpu.plan.evidence import NOT_RUN, ladder, markdown
-from implicit_conv.gpu.plan.families import FAMILIES, family_name
+from implicit_conv.gpu.plan import families
+from implicit_conv.gpu.plan.families import FAMILIES, NOT_RUN, family_name, ladder, markdown
 from implicit_conv.kernels.gpu.targets import TARGETS
 from implicit_conv.tools.cli import main
 
@@ -52,7 +51,7 @@ def test_a_run_on_hardware_shows_in_every_table_and_in_explain(monkeypatch):
     ran = "H100, R580, 2027-01-01"
     made = plan_conv2d((8, 64, 9, 9), (64, 64, 3, 3), "float16", padding=1, device="sm_90")
     assert "not yet run on hardware" in made.explain()
-    monkeypatch.setitem(evidence.HARDWARE, (family_name(made.engine.variant), "sm_90a"), ran)
+    monkeypatch.setitem(families.HARDWARE, (family_name(made.engine.variant), "sm_90a"), ran)
     assert f"run on {ran}" in made.explain() and "not yet run" not in made.explain()
     assert ran in markdown()
 

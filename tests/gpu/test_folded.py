@@ -9,11 +9,11 @@ import pytest
 from implicit_conv import ptx
 from implicit_conv.gpu.cuda.arch import KNOWN, gpu_arch
 from implicit_conv.gpu.cuda.arrays import Operand
-from implicit_conv.gpu.plan.candidate import gpu_geometry
+from implicit_conv.gpu.plan.candidate import fold_rule, gpu_geometry
 from implicit_conv.gpu.plan.explain import explain
-from implicit_conv.gpu.plan.folded import fold_misfit, fold_rule
 from implicit_conv.gpu.plan.planner import choose
 from implicit_conv.gpu.plan.trace import trace
+from implicit_conv.gpu.run.launch import fold_misfit
 from implicit_conv.testing import Case, to_nchw
 from implicit_conv.testing.gpu.problems import loaded, problem_of, stored, with_epilogue
 from perf.bringup.interpret import interpret, ptx_of

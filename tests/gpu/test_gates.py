@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from implicit_conv.gpu.plan.evidence import ladder
+from implicit_conv.gpu.plan.families import ladder
 from perf import gates, gpu_gates
 from perf.bringup.sass import calls, instructions, mainloop
 

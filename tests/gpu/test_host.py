@@ -25,6 +25,7 @@ from implicit_conv.problem.options import GPU_DTYPES
 from implicit_conv.problem.problem import Problem
 from implicit_conv.testing.gpu import check_arrays, device_memory, hardware
 from implicit_conv.testing.gpu.problems import production_problems
+from implicit_conv.tma.maps.encoding import PARAMETERS
 from perf.bringup.processes import run_module
 
 
@@ -46,6 +47,15 @@ def arrays(device_array):
         device_array(1 << 16, (64, 3, 3, 64)),
         device_array(1 << 20, (2, 8, 8, 64)),
     )
+
+
+@pytest.mark.parametrize("function", PARAMETERS)
+def test_a_map_is_encoded_with_arguments_in_the_order_of_the_bindings(function):
+    """Their own docstrings begin with the signature: "name(tensorDataType: CUtensor..., ...)"."""
+    bindings = pytest.importorskip("cuda.bindings.driver", exc_type=ImportError)
+    signature = getattr(bindings, function).__doc__.partition("(")[2].partition(")\n")[0]
+    names = [part.partition(":")[0].split()[-1] for part in signature.split(",")]
+    assert names == list(PARAMETERS[function])
 
 
 def test_one_launch_no_allocation_maps_encoded_once(recorder, arrays):

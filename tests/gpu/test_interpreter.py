@@ -19,7 +19,7 @@ from ptx_mutants import mutant
 
 from implicit_conv import ptx
 from implicit_conv.gpu.cuda.arch import KNOWN
-from implicit_conv.gpu.plan import evidence
+from implicit_conv.gpu.plan import families
 from implicit_conv.gpu.plan.families import FAMILIES
 from implicit_conv.gpu.plan.planner import choose
 from implicit_conv.gpu.plan.trace import trace
@@ -47,8 +47,8 @@ EXHAUSTIVE_PROBLEMS = 50
 LIMIT = 1_000_000  # warp instructions: ten times what the longest of these problems needs
 
 
-NUMBERS = {targets.target_name(KNOWN[n].cc): n for n in evidence.GENERATIONS}
-FIRST = {name: NUMBERS[evidence.targets(family)[0]] for name, family in FAMILIES.items()}
+NUMBERS = {targets.target_name(KNOWN[n].cc): n for n in families.GENERATIONS}
+FIRST = {name: NUMBERS[families.targets(family)[0]] for name, family in FAMILIES.items()}
 
 
 @functools.cache
@@ -83,7 +83,7 @@ def wrong_elements(case, plan, kernel, seed, **options):
 
 def rows(first_mark):
     """Every family on every target that has its instructions; all but the first are exhaustive."""
-    for row in evidence.ladder():
+    for row in families.ladder():
         name, target = row[0], row[4]
         number = NUMBERS[target]
         mark = first_mark if number == FIRST[name] else pytest.mark.exhaustive
@@ -104,7 +104,7 @@ def run_family(name, number, count, **options):
 
 @pytest.mark.parametrize(("name", "number"), list(rows(pytest.mark.slow)))
 def test_family_equals_oracle(name, number):
-    assert run_family(name, number, evidence.INTERPRETED_PROBLEMS) == []
+    assert run_family(name, number, families.INTERPRETED_PROBLEMS) == []
 
 
 @pytest.mark.parametrize(("name", "number"), list(rows(pytest.mark.exhaustive)))
@@ -285,7 +285,7 @@ def test_what_is_interpreted_is_what_is_linked(name, tmp_path):
 
 def production():
     """The largest and the smallest tile that the planner may choose, of each family and target."""
-    for number in evidence.GENERATIONS:
+    for number in families.GENERATIONS:
         for dtype in ("bfloat16", "float16", "float32"):
             found = {}
             for v in production_variants(dtype, plain=False):

@@ -12,8 +12,7 @@ from implicit_conv import ptx, tma
 from implicit_conv.gpu.cuda.arch import KNOWN
 from implicit_conv.gpu.plan.families import FAMILIES
 from implicit_conv.kernels.geometry import Geometry
-from implicit_conv.kernels.gpu.call import Limits
-from implicit_conv.kernels.gpu.params import pack
+from implicit_conv.kernels.gpu.call import Limits, pack
 from implicit_conv.kernels.gpu.sizes import DUMP_DATA_AT, DUMP_THREADS
 from implicit_conv.problem.options import parse_activation
 from implicit_conv.testing import Case, error_units, from_nchw, to_nchw
@@ -25,7 +24,8 @@ from implicit_conv.testing.gpu.problems import (
     stored,
     with_epilogue,
 )
-from perf.bringup.interpret import interpret, noted, ptx_of
+from perf.bringup.emulated import encoded
+from perf.bringup.interpret import interpret, ptx_of
 from perf.bringup.sass import tool
 
 if importlib.util.find_spec("numba_cuda") is None or tool("nvdisasm") is None:
@@ -212,7 +212,7 @@ def test_dump_returns_the_image(copy):
     call = dump_call(copy, memory.put(y), size)
     ptx.Launch(
         dump_kernel(copy.mode),
-        parameters=pack(memory.encode(noted(map)), None, call, nothing, Limits(0.0, 0.0)),
+        parameters=pack(encoded(memory, map.arguments), None, call, nothing, Limits(0.0, 0.0)),
         memory=memory,
         grid=(1, 1, 1),
         block=(DUMP_THREADS, 1, 1),

@@ -34,21 +34,25 @@ class Buffer:
         return Operand(int(self.pointer), shape, strides, dtype, self, self.device)
 
 
+def send(array: Array) -> Buffer:
+    """A copy of an array, packed, in memory of the current device."""
+    here = np.ascontiguousarray(array)
+    buffer = Buffer(here.nbytes)
+    driver.call("cuMemcpyHtoD", buffer.pointer, here.ctypes.data, here.nbytes)
+    return buffer
+
+
 def sent(name: str, array: Array, shape: tuple[int, ...], dtype: str) -> Operand:
-    """A packed copy of `array` on the current device.
+    """The operand of a copy of an array on the current device.
 
     Raises
     ------
     ShapeError, DTypeError
         Its shape or dtype differs from the plan's.
     """
-    here = np.ascontiguousarray(array)
-    if here.dtype.name != dtype:
-        raise DTypeError(f"{name} is {here.dtype.name}, but the plan is for {dtype}; convert it")
-    buffer = Buffer(here.nbytes)
-    there = buffer.operand(here.shape, dtype, here.itemsize).expect(name, shape, dtype)
-    driver.call("cuMemcpyHtoD", buffer.pointer, here.ctypes.data, here.nbytes)
-    return there
+    if array.dtype.name != dtype:
+        raise DTypeError(f"{name} is {array.dtype.name}, but the plan is for {dtype}; convert it")
+    return send(array).operand(array.shape, dtype, array.itemsize).expect(name, shape, dtype)
 
 
 def fetched(buffer: Buffer, shape: tuple[int, ...], dtype: Any) -> Array:

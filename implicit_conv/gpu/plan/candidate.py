@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 from implicit_conv.gpu.cuda.arch import WGMMA_FLOPS, GpuArch
 from implicit_conv.gpu.plan.direct import direct_rule, direct_tiles, tile_cycles
-from implicit_conv.gpu.plan.folded import fold_rule, folded
 from implicit_conv.gpu.plan.layout import SharedLayout, shared_layout
 from implicit_conv.gpu.plan.maps import activation_map
 from implicit_conv.kernels import schedule
@@ -236,6 +235,46 @@ def gpu_geometry(view: Problem, v: Variant) -> Geometry:
         offset_max=PERMUTED_OFFSET_MAX if v.permuted else W_OFFSET_MAX,
     )
     return folded(made) if v.folded else made
+
+
+def folded(g: Geometry) -> Geometry:
+    """The geometry whose rows are counted in elements, and whose only column is a filter row.
+
+    In a channels-last image the pixels that a filter row reads are contiguous, so the S taps of C
+    channels are one tap of S * C channels. First layers gain most: with 3 channels and a 7x7 filter
+    a load has 21 of 32 elements instead of 3 of 32, and there are 7 k-blocks of it instead of 49.
+    The image's row is then counted in elements: padding begins and ends inside a load, anywhere.
+
+    Tensor copies cannot make these loads, because the strides of a map are multiples of 16 bytes
+    and those of 3 channels are not. A copy of x with 8 channels would allow them, but a call
+    allocates nothing and launches one kernel.
+    """
+    return g._replace(
+        C=g.S * g.C,
+        S=1,
+        W=g.W * g.C,
+        stride_w=g.stride_w * g.C,
+        pad_w=g.pad_w * g.C,
+        dilation_w=1,
+        step_w=g.stride_w * g.C,
+        phases_w=1,
+        remainders_w=1,
+    )
+
+
+def fold_rule(view: Problem) -> str:
+    """The reason why the loads of a problem cannot be folded, or an empty string."""
+    if view.layout != "NHWC" or view.weight_layout != "KRSC":
+        return (
+            "folded loads need channels-last x and w (NHWC, KRSC), "
+            f"not {view.layout}, {view.weight_layout}"
+        )
+    if view.groups > 1:
+        return f"the channels of neighbouring pixels are not contiguous in {view.groups} groups"
+    columns, dilation = view.kernel[1], view.dilation[1]
+    if columns > 1 and dilation > 1:
+        return f"a dilation of {dilation} leaves gaps between the pixels of a filter row"
+    return "" if columns > 1 and view.C else "there are no columns to fold"
 
 
 def consider(view: Problem, arch: GpuArch, v: Variant, options: Options) -> Candidate:

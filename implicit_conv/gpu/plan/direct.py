@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.gpu.sizes import ITEMSIZES, VECTOR_BYTES, WARP
-from implicit_conv.kernels.gpu.strip import Strip
-from implicit_conv.kernels.gpu.variant import Variant
+from implicit_conv.kernels.gpu.variant import Strip, Variant
 from implicit_conv.kernels.schedule import ceil_div
 from implicit_conv.problem.problem import Problem
 

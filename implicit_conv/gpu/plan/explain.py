@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from implicit_conv.gpu.plan.candidate import Candidate, Choice
 from implicit_conv.gpu.plan.direct import load_bytes
-from implicit_conv.gpu.plan.evidence import evidence_of
+from implicit_conv.gpu.plan.families import evidence_of
 from implicit_conv.gpu.plan.layout import buffer_rows, buffers
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.gpu.strip import Strip
+from implicit_conv.kernels.gpu.variant import Strip
 
 
 def explain(choice: Choice) -> str:

@@ -12,7 +12,7 @@ from implicit_conv.kernels.gpu.sizes import (
     STAGE_BARRIERS_BYTES,
     STAGING_BYTES,
     SWIZZLE_ATOM_BYTES,
-    VIEW_ENTRY_BYTES,
+    TAP_ENTRY_BYTES,
     WARP,
 )
 from implicit_conv.kernels.gpu.variant import Variant
@@ -34,7 +34,7 @@ class SharedLayout(NamedTuple):
     b_at: int
     staging_at: int
     rows_at: int
-    views_at: int
+    tap_tables_at: int
     barriers_at: int
     total: int
 
@@ -68,8 +68,8 @@ def shared_layout(v: Variant, g: Geometry, limit: int) -> SharedLayout | None:
     staging = v.consumer_warps * STAGING_BYTES
     copiers = WARP * v.producer_warps  # threads; each writes one row of the table at a time
     table = 0 if v.producer == "tma" else -(-v.tile_m // copiers) * copiers * ROW_ENTRY_BYTES
-    views = (g.S + g.phases_w) * VIEW_ENTRY_BYTES if v.wide else 0
-    fixed = staging + table + views + 2 * MAX_STAGES * STAGE_BARRIERS_BYTES
+    tap_tables = (g.S + g.phases_w) * TAP_ENTRY_BYTES if v.wide else 0
+    fixed = staging + table + tap_tables + 2 * MAX_STAGES * STAGE_BARRIERS_BYTES
     stages = _stages(v, g, a_stage, b_stage, limit - fixed)
     if stages is None:
         return None
@@ -89,8 +89,8 @@ def shared_layout(v: Variant, g: Geometry, limit: int) -> SharedLayout | None:
         b_at=b_at,
         staging_at=staging_at,
         rows_at=rows_at,
-        views_at=rows_at + table,
-        barriers_at=rows_at + table + views,
+        tap_tables_at=rows_at + table,
+        barriers_at=rows_at + table + tap_tables,
         total=staging_at + fixed,
     )
 
@@ -121,7 +121,7 @@ def region_names(layout: SharedLayout, count: int) -> dict[int, str]:
     names = {
         layout.staging_at: "staging tiles",
         layout.rows_at: "row table",
-        layout.views_at: "view tables",
+        layout.tap_tables_at: "tap tables",
     }
     for stage in range(layout.a_stages):
         for b in range(count):

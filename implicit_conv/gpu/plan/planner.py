@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from operator import attrgetter
 
 from implicit_conv.errors import PlanError
 from implicit_conv.gpu.cuda.arch import GpuArch
-from implicit_conv.gpu.plan.candidate import UNBOUNDED, Candidate, Choice, Options, consider
+from implicit_conv.gpu.plan.candidate import UNBOUNDED, Choice, Options, consider
 from implicit_conv.gpu.plan.direct import direct_variants
 from implicit_conv.kernels.geometry import CLAMP
 from implicit_conv.kernels.gpu.sizes import VECTOR_BYTES
@@ -57,7 +58,7 @@ def choose(
     if variant is not None:
         considered = iter([replace(variant, activation=kind)])
     candidates = tuple(consider(view, arch, v, options) for v in considered)
-    best = min(candidates, key=_cycles)
+    best = min(candidates, key=attrgetter("cycles"))
     if best.layout is None or best.estimate is None:
         reasons = "\n".join(f"  {c.variant.name}: {c.reason}" for c in candidates)
         raise PlanError(f"no GPU kernel can compute {view} on {arch.target}:\n{reasons}")
@@ -73,10 +74,6 @@ def choose(
         limits=UNBOUNDED if activation is None else activation[1:],
         unbatched=unbatched,
     )
-
-
-def _cycles(candidate: Candidate) -> float:
-    return candidate.cycles
 
 
 def variants(view: Problem, activation: int, plain: bool) -> Iterator[Variant]:

@@ -10,7 +10,7 @@ from implicit_conv.gpu.plan.candidate import Choice
 from implicit_conv.gpu.plan.direct import direct_tiles
 from implicit_conv.gpu.plan.layout import buffer_rows, buffers
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.gpu.strip import Strip
+from implicit_conv.kernels.gpu.variant import Strip
 from implicit_conv.problem.schedule import KBlock, Load, Tap, check_load_count
 
 

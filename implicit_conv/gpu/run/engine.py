@@ -20,8 +20,7 @@ from implicit_conv.gpu.plan.candidate import Candidate, Choice, Request
 from implicit_conv.gpu.plan.explain import explain
 from implicit_conv.gpu.plan.planner import choose
 from implicit_conv.gpu.plan.trace import trace
-from implicit_conv.gpu.run.filter import GpuFilter, pack
-from implicit_conv.gpu.run.run import run_in_place, run_on_copies
+from implicit_conv.gpu.run.run import GpuFilter, pack, run_in_place, run_on_copies
 from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.problem.options import ALGORITHMS, GPU_DTYPES, PRECISIONS, parse_activation
 from implicit_conv.problem.problem import Problem

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,20 +20,93 @@ from implicit_conv.gpu.cuda.arrays import Operand
 from implicit_conv.gpu.cuda.encode import encode
 from implicit_conv.gpu.cuda.kernel import Blob, Kernel
 from implicit_conv.gpu.plan.candidate import Choice
-from implicit_conv.gpu.plan.direct import load_bytes
-from implicit_conv.gpu.plan.folded import fold_misfit
+from implicit_conv.gpu.plan.direct import direct_tiles, load_bytes
 from implicit_conv.gpu.plan.maps import activation_map, filter_map
-from implicit_conv.gpu.run.arguments import NOWHERE, DeviceArray, arguments
+from implicit_conv.kernels import schedule
 from implicit_conv.kernels.gpu.call import Call as KernelCall
-from implicit_conv.kernels.gpu.params import pack
+from implicit_conv.kernels.gpu.call import pack, reciprocal
 from implicit_conv.kernels.gpu.sizes import MAP_BYTES, VECTOR_BYTES
 from implicit_conv.kernels.gpu.variant import Variant
+from implicit_conv.problem.options import LAYOUTS, WEIGHT_LAYOUTS
 
 BLOBS_KEPT = 64  # blobs of a launcher, one for each tuple of addresses
 CALL_AT = 2 * MAP_BYTES  # offset in the blob of the Call, which follows two tensor maps
 ADDRESSES = np.dtype((np.int64, 5))  # the first fields of the Call
 assert KernelCall._fields[:5] == ("x", "w", "bias", "residual", "y")
 Addresses = tuple[int | None, int | None, int | None, int | None, int | None]
+
+
+class DeviceArray(NamedTuple):
+    """An array in device memory: address and byte strides."""
+
+    address: int
+    strides: tuple[int, ...]
+
+
+NOWHERE = DeviceArray(0, (0, 0, 0, 0))
+
+
+def arguments(
+    choice: Choice,
+    x: DeviceArray,
+    w: DeviceArray,
+    y: DeviceArray,
+    bias: int = 0,
+    residual: DeviceArray = NOWHERE,
+) -> KernelCall:
+    """The Call of one launch; arrays have the view's layouts, `bias` is an address (0: none)."""
+    groups, tiles_m, tiles_n = choice.tiles
+    axes = LAYOUTS[choice.view.layout]
+    filter_axes = WEIGHT_LAYOUTS[choice.view.weight_layout]
+    g, wide = choice.geometry, choice.variant.wide
+    row_tiles = tiles_m // g.P
+    image, row = (g.slots, row_tiles) if wide else (g.P * g.Q, g.Q)
+    if choice.variant.strip:
+        row_tiles = row = direct_tiles(g, choice.variant).strips
+        image = g.P * row
+    divisors = {
+        "group": tiles_m * tiles_n,
+        "panel": tiles_n,
+        "image": image,
+        "row": row,
+        "dilation": g.dilation_h,
+        "phases": g.phases_w,
+        "step": g.step_w,
+    }
+    counts = {
+        "tiles_m": tiles_m,
+        "tiles_n": tiles_n,
+        "tiles": groups * tiles_m * tiles_n,
+        "row_tiles": row_tiles,
+        "rows": g.N * g.P * g.Q,
+        "k_blocks": int(schedule.block_count(g)),
+        **{f"by_{name}": reciprocal(divisor) for name, divisor in divisors.items()},
+    }
+    shared = choice.layout._asdict()
+    del shared["total"]  # the driver is told it, not the kernel
+    steps = _strides("x", "nhwc", x, axes)
+    if choice.variant.folded:  # columns of x are elements
+        steps["x_w"] = steps["x_c"]
+    return KernelCall(
+        x=x.address,
+        w=w.address,
+        bias=bias,
+        residual=residual.address,
+        y=y.address,
+        **steps,
+        **_strides("w", "kcrs", w, filter_axes),
+        **_strides("y", "npqk", y, axes),
+        **_strides("residual", "npqk", residual, axes),
+        **counts,
+        **shared,
+    )
+
+
+def _strides(name: str, letters: str, array: DeviceArray, axes: tuple[int, ...]) -> dict[str, int]:
+    """The fields of Call that hold the byte strides of an array: x_n, x_h, ..."""
+    return {
+        f"{name}_{letter}": array.strides[axis] for letter, axis in zip(letters, axes, strict=True)
+    }
 
 
 @dataclass(slots=True)
@@ -95,6 +169,14 @@ def _vector_misfit(v: Variant, arrays: Arrays) -> str:
         if reason:
             return f"{name} {reason}"
     return ""
+
+
+def fold_misfit(array: Operand, itemsize: int) -> str:
+    """The reason why an array's rows are not contiguous elements, or an empty string."""
+    channels = array.shape[-1]
+    if array.strides[-2:] == (channels * itemsize, itemsize):
+        return ""
+    return f"has strides {array.strides[-2:]} of columns and channels, which leave gaps in a row"
 
 
 def unaligned(array: Operand, itemsize: int, size: int = VECTOR_BYTES) -> str:

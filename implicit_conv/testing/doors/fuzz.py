@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from implicit_conv.cpu.candidates.phrases import count
 from implicit_conv.errors import UsageError
 from implicit_conv.testing.families import Dice
-from implicit_conv.testing.loop import compute
+from implicit_conv.testing.loop import Source, compute
 
 DOORS = ("dask", "ndimage", "signal", "torch")
 PROGRAMS = 40  # of a kind; the others of the kind of one that fails are left out
@@ -29,8 +30,8 @@ class Program(Protocol):
         """Run the program; raise an exception if its results are wrong."""
 
 
-class Door:
-    """The programs of a seed; compare `loop.Source`.
+def source_of(name: str, seed: int) -> tuple[Source[Program], Counter[str]]:
+    """(the programs of a door, as a seed draws them; counts of their functions).
 
     Parameters
     ----------
@@ -42,42 +43,31 @@ class Door:
     UsageError
         A package is missing.
     """
-
-    word = "program"
-    limit: float | None = MOST_SECONDS
-
-    def __init__(self, name: str, seed: int) -> None:
-        self._name, self._seed, self._number = name, seed, 0
-        module = importlib.import_module(f"{__package__}.{name}")
-        missing = [part for part in module.REQUIRED if importlib.util.find_spec(part) is None]
-        if missing:
-            raise UsageError(
-                f"door {name!r} needs {' and '.join(missing)}, which is not installed: "
-                f"pip install {' '.join(missing)}"
-            )
-        self._draw: Callable[[Dice], Program] = module.draw
-        self.counts: Counter[str] = Counter()
-
-    def deal(self) -> tuple[str, Sequence[Program]]:
-        """The next programs."""
-        numbers = range(self._number, self._number + PROGRAMS)
-        self._number += PROGRAMS
-        return self._name, [self._draw(Dice(self._seed, number)) for number in numbers]
-
-    def check(self, program: Program) -> None:
-        """Run a program."""
-        program.check()
-
-    def program(self, program: Program) -> str:
-        """Code that repeats a program."""
-        return (
-            f"from math import inf, nan\n\nfrom {__package__}.{self._name} import *\n\n"
-            f"{program!r}.check()\n"
+    module = importlib.import_module(f"{__package__}.{name}")
+    missing = [part for part in module.REQUIRED if importlib.util.find_spec(part) is None]
+    if missing:
+        raise UsageError(
+            f"door {name!r} needs {' and '.join(missing)}, which is not installed: "
+            f"pip install {' '.join(missing)}"
         )
+    numbers, counts = itertools.count(), Counter[str]()
 
-    def add(self, programs: Sequence[Program]) -> None:
-        """Count functions."""
-        self.counts.update(program.function for program in programs)
+    def deal() -> tuple[str, Sequence[Program]]:
+        drawn = itertools.islice(numbers, PROGRAMS)
+        return name, [module.draw(Dice(seed, number)) for number in drawn]
+
+    def program(drawn: Program) -> str:
+        imports = f"from math import inf, nan\n\nfrom {module.__name__} import *"
+        return f"{imports}\n\n{drawn!r}.check()\n"
+
+    def add(programs: Sequence[Program]) -> None:
+        counts.update(program.function for program in programs)
+
+    return Source("program", deal, _check, program, add, MOST_SECONDS), counts
+
+
+def _check(program: Program) -> None:
+    program.check()
 
 
 def fuzz(name: str, seed: int, seconds: float) -> int:
@@ -93,9 +83,9 @@ def fuzz(name: str, seed: int, seconds: float) -> int:
     UsageError
         A package is missing.
     """
-    door = Door(name, seed)
-    tally = compute(door, seconds)
-    print(", ".join(f"{function} {n}" for function, n in sorted(door.counts.items())))
+    source, counts = source_of(name, seed)
+    tally = compute(source, seconds)
+    print(", ".join(f"{function} {n}" for function, n in sorted(counts.items())))
     outcome = "interrupted" if tally.interrupted else "all right"
     if tally.failed:
         outcome = f"{count(tally.failed, 'program')} failed"

@@ -12,6 +12,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -241,30 +242,19 @@ class _Run:
         """The results of all threads, which share the memory of parameters."""
         import torch
 
-        if not self._is_on:  # the same use gives the same results
-            return [
-                result
-                for use in action.uses
-                for result in use.results(self._shared(use), self._dtype) * REPEATS
-            ]
-        found: list[list[Array]] = [[] for _ in action.uses]
-
-        def repeat(use: Use, results: list[Array]) -> None:
+        def repeat(use: Use, times: int = REPEATS) -> list[Array]:
             w = self._shared(use)
-            for _ in range(REPEATS):
-                results.extend(use.results(w, self._dtype))
+            return [result for _ in range(times) for result in use.results(w, self._dtype)]
 
-        threads = [
-            threading.Thread(target=repeat, args=pair)
-            for pair in zip(action.uses, found, strict=True)
-        ]
-        for thread in threads:
-            thread.start()
-        while any(thread.is_alive() for thread in threads):
-            _move_switch(action.switch)
-            torch.full((self._program.elements,), 1e6)  # where a packed filter may have been
-            time.sleep(1e-3)
-        return [result for results in found for result in results]
+        if not self._is_on:  # the same use gives the same results
+            return [result for use in action.uses for result in repeat(use, 1) * REPEATS]
+        with ThreadPoolExecutor(len(action.uses)) as pool:
+            running = [pool.submit(repeat, use) for use in action.uses]
+            while not all(one.done() for one in running):
+                _move_switch(action.switch)
+                torch.full((self._program.elements,), 1e6)  # where a packed filter may have been
+                time.sleep(1e-3)
+        return [result for one in running for result in one.result()]
 
     def _shared(self, use: Use) -> Any:
         """Another parameter with the memory of that of a use."""
@@ -308,11 +298,8 @@ def _move_switch(how: str) -> None:
     """Move the switch; `enable` is in force at the end."""
     import implicit_conv.torch as door
 
-    if how == "block":
-        with door.enable(KEPT // 2):
-            pass
-    elif how == "no room":
-        with door.enable(0):
+    if how in ("block", "no room"):
+        with door.enable(KEPT // 2 if how == "block" else 0):
             pass
     elif how == "strict":
         with door.enable(KEPT, precision="strict"):

@@ -12,12 +12,12 @@ from implicit_conv.errors import DriverError
 from implicit_conv.gpu.cuda import driver
 from implicit_conv.gpu.cuda.encode import encode, encode_arguments
 from implicit_conv.gpu.cuda.kernel import run_dump
+from implicit_conv.gpu.cuda.transfer import send
 from implicit_conv.kernels.geometry import Geometry
-from implicit_conv.kernels.gpu.call import Limits
-from implicit_conv.kernels.gpu.params import pack
+from implicit_conv.kernels.gpu.call import Limits, pack
 from implicit_conv.kernels.gpu.targets import target_name
 from implicit_conv.ptx.targets import lacking
-from implicit_conv.testing.gpu.device_memory import fetch, poisoned, send
+from implicit_conv.testing.gpu.device_memory import fetch, poisoned
 from implicit_conv.testing.gpu.problems import Copy, dump_call, example_copies
 from implicit_conv.tma.maps.ptx import INFIXES
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from implicit_conv.errors import DriverError
 from implicit_conv.gpu.cuda import driver
-from implicit_conv.gpu.cuda.transfer import STREAM, Buffer, fetched
+from implicit_conv.gpu.cuda.transfer import STREAM, Buffer, fetched, send
 
 Array = NDArray[Any]
 PATIENCE = 20.0  # seconds after which a kernel is considered stuck
@@ -31,14 +31,6 @@ def wait() -> None:
         if status != cuda.CUresult.CUDA_ERROR_NOT_READY:
             raise DriverError(f"the kernel failed with {status.name}")
     raise StuckError(f"the kernel did not end within {PATIENCE:.0f} s")
-
-
-def send(array: Array) -> Buffer:
-    """A copy of the array in device memory."""
-    here = np.ascontiguousarray(array)
-    buffer = Buffer(here.nbytes)
-    driver.call("cuMemcpyHtoD", buffer.pointer, here.ctypes.data, here.nbytes)
-    return buffer
 
 
 def poisoned(size: int) -> Buffer:

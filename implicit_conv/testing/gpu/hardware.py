@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from implicit_conv.errors import DriverError, PlanError
 from implicit_conv.gpu.cuda import driver
-from implicit_conv.gpu.cuda.transfer import STREAM
+from implicit_conv.gpu.cuda.transfer import STREAM, send
 from implicit_conv.gpu.plan.candidate import Choice
 from implicit_conv.gpu.plan.families import FAMILIES
 from implicit_conv.gpu.plan.planner import choose
@@ -40,7 +40,7 @@ from implicit_conv.kernels.gpu.targets import requirement, supports
 from implicit_conv.testing import Case, error_units, to_nchw
 from implicit_conv.testing.gpu.check_arrays import check_arrays
 from implicit_conv.testing.gpu.check_copies import check_copies, check_maps
-from implicit_conv.testing.gpu.device_memory import StuckError, fetch, poisoned, send
+from implicit_conv.testing.gpu.device_memory import StuckError, fetch, poisoned
 from implicit_conv.testing.gpu.problems import (
     ROUNDING,
     SUM_UNITS,

@@ -17,13 +17,11 @@ from implicit_conv.gpu.plan.families import FAMILIES, Family, family_name
 from implicit_conv.gpu.plan.planner import choose, variants
 from implicit_conv.kernels.geometry import CLAMP
 from implicit_conv.kernels.gpu.call import Call
-from implicit_conv.kernels.gpu.strip import Strip
 from implicit_conv.kernels.gpu.targets import supports
-from implicit_conv.kernels.gpu.variant import Variant
+from implicit_conv.kernels.gpu.variant import Strip, Variant
 from implicit_conv.problem.options import GPU_DTYPES
 from implicit_conv.problem.problem import Problem
 from implicit_conv.testing import Case
-from implicit_conv.testing.gpu.bits import from_bits, to_bits
 from implicit_conv.tma.maps.maps import Im2colMap, Im2colWideMap, TensorMap
 from implicit_conv.tma.maps.tiled import TiledMap
 
@@ -137,16 +135,26 @@ def with_epilogue(made: Choice, biased: bool, residual: bool) -> Choice:
 
 
 def stored(values: Array, dtype: str) -> Array:
-    """float32 values as `dtype` stores them: uint16 bits for the 16-bit types."""
-    bits = to_bits(values.astype(np.float32), dtype)
-    result: Array = bits.view(np.float32) if dtype == "float32" else bits.astype(np.uint16)
-    return result
+    """float32 values as `dtype` stores them, rounded to even; 16-bit types as their bits, uint16.
+
+    A NaN stays a NaN. numpy has no bfloat16.
+    """
+    values = np.asarray(values, np.float32)
+    if dtype == "float32":
+        return values
+    if dtype == "float16":
+        with np.errstate(over="ignore"):
+            return values.astype(np.float16).view(np.uint16)
+    bits = values.view(np.uint32)
+    rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+    return np.where(np.isnan(values), 0x7FFF, rounded).astype(np.uint16)
 
 
 def loaded(array: Array, dtype: str) -> Array:
     """The float32 values of a stored array."""
-    result: Array = array if dtype == "float32" else from_bits(array, dtype)
-    return result
+    if dtype == "bfloat16":
+        return (array.astype(np.uint32) << 16).view(np.float32)
+    return array if dtype == "float32" else array.view(np.float16).astype(np.float32)
 
 
 def family_problems(

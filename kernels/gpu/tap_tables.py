@@ -12,7 +12,7 @@ from implicit_conv.kernels.gpu import smem
 from implicit_conv.kernels.gpu.call import Call
 from implicit_conv.kernels.gpu.integer import divide
 from implicit_conv.kernels.gpu.ptx import device
-from implicit_conv.kernels.gpu.sizes import VIEW_ENTRY_BYTES
+from implicit_conv.kernels.gpu.sizes import TAP_ENTRY_BYTES
 
 
 @device
@@ -35,25 +35,26 @@ def write(g: Geometry, call: Call, table: int, row_bytes: int) -> None:
     for s in range(g.S):
         buffer, shift = tap_shift(g, call, s)
         at = buffer * call.a_buffer + shift * row_bytes
-        smem.store16(table + VIEW_ENTRY_BYTES * s, at, 0, 0, 0)
+        smem.store_quad(table + TAP_ENTRY_BYTES * s, (at, 0, 0, 0))
     for b in range(g.phases_w):
         last = b + divide(g.S - 1 - b, call.by_phases) * g.phases_w
         _, halo = tap_shift(g, call, last)
         first = b * g.dilation_w
         phase = first - divide(first, call.by_step) * g.step_w
         offset = phase + g.step_w * base_shift(g, call, b)
-        smem.store16(table + VIEW_ENTRY_BYTES * (g.S + b), halo, offset, b * call.a_buffer, 0)
+        words = halo, offset, b * call.a_buffer, 0
+        smem.store_quad(table + TAP_ENTRY_BYTES * (g.S + b), words)
 
 
 @device
 def tap_offset(table: int, s: int) -> int:
     """Bytes from a stage's first row to the first row that filter column s reads."""
-    at, _, _, _ = smem.load16(table + VIEW_ENTRY_BYTES * s)
+    at, _, _, _ = smem.load16(table + TAP_ENTRY_BYTES * s)
     return at
 
 
 @device
 def buffer_load(g: Geometry, table: int, b: int) -> tuple[int, int, int]:
     """(halo, w_offset, byte offset in a stage) of phase buffer b."""
-    halo, offset, at, _ = smem.load16(table + VIEW_ENTRY_BYTES * (g.S + b))
+    halo, offset, at, _ = smem.load16(table + TAP_ENTRY_BYTES * (g.S + b))
     return halo, offset, at

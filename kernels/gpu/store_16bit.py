@@ -16,7 +16,7 @@ from typing import Any
 
 from implicit_conv.kernels.gpu import fragment, gmem, smem, warp
 from implicit_conv.kernels.gpu.call import Floats, Params
-from implicit_conv.kernels.gpu.finish import make_finish
+from implicit_conv.kernels.gpu.epilogue_math import make_epilogue_math
 from implicit_conv.kernels.gpu.ptx import device
 from implicit_conv.kernels.gpu.raster import make_locate_row
 from implicit_conv.kernels.gpu.sizes import CHUNK_COLUMNS
@@ -36,10 +36,10 @@ def unit_mask(row: int) -> int:
     return (row & 2 | row >> 2 & 1) * UNIT
 
 
-def make_words(v: Variant) -> Any:
+def make_store_16bit(v: Variant) -> Any:
     """(locate, store_chunk) as in `epilogue.make_writer`."""
     locate_row, itemsize = make_locate_row(v), v.itemsize
-    finish = make_finish(v, fragment.VALUES, fragment.add_columns)
+    epilogue_math = make_epilogue_math(v, fragment.VALUES, fragment.add_columns)
     pack = fragment.pack(v.dtype, fragment.WORDS)
     load_bias, load_residual = make_load_bias(v), make_load_residual(v)
 
@@ -61,7 +61,7 @@ def make_words(v: Variant) -> Any:
         here, there = kept & (left < g.K), kept & (left + 16 < g.K)
         offset = (group * g.K + left) * itemsize
         added = load_residual(residual + offset, here, there, first, second, words)
-        values = finish(params, values, load_bias(params, group, k, lane), added)
+        values = epilogue_math(params, values, load_bias(params, group, k, lane), added)
         fragment.store(words, pack(values))
         warp.sync()
         gmem.store_quad(y + offset, smem.load_quad(first), here)
@@ -76,7 +76,7 @@ def make_load_bias(v: Variant) -> Any:
     if not v.biased:
         return device(lambda params, group, k, lane: ())
     itemsize = v.itemsize
-    load, widen = gmem.load_constant(4), fragment.widen(v.dtype, 4)
+    load, widen = gmem.load(4, True), fragment.widen(v.dtype, 4)
 
     @device
     def load_bias(params: Params, group: int, k: int, lane: int) -> Any:

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from implicit_conv.kernels.gpu import activate, gmem, smem, warp
+from implicit_conv.kernels.gpu import gmem, smem, warp
 from implicit_conv.kernels.gpu.call import Floats, Params
+from implicit_conv.kernels.gpu.epilogue_math import ACTIVATIONS
 from implicit_conv.kernels.gpu.ptx import device
 from implicit_conv.kernels.gpu.raster import make_locate_row
 from implicit_conv.kernels.gpu.sizes import CHUNK_COLUMNS, CHUNK_ROWS, STAGING_PITCH
 from implicit_conv.kernels.gpu.variant import Variant
 
 
-def make_elements(v: Variant) -> Any:
+def make_store_elements(v: Variant) -> Any:
     """(locate, store_chunk) as in `epilogue.make_writer`."""
-    locate_row, finish, store = make_locate_row(v), make_finish_element(v), gmem.store(v.itemsize)
+    locate_row, element_math = make_locate_row(v), make_element_math(v)
+    store = gmem.store(v.itemsize)
     stage = smem.store_tiles(CHUNK_COLUMNS // 8, STAGING_PITCH)
     step = 32 // CHUNK_ROWS
 
@@ -38,22 +40,22 @@ def make_elements(v: Variant) -> Any:
         for first in range(0, CHUNK_COLUMNS, step):
             column = first + lane // CHUNK_ROWS
             here = kept & (k + column < g.K)
-            filter_ = group * g.K + k + column
-            bits = finish(params, smem.load_float(staged + 4 * column), residual, here, filter_)
+            filter_, value = group * g.K + k + column, smem.load_float(staged + 4 * column)
+            bits = element_math(params, value, residual, here, filter_)
             store(y + filter_ * call.y_k, bits, here)
         warp.sync()  # the staging tile is free for the next chunk
 
     return locate, store_chunk
 
 
-def make_finish_element(v: Variant) -> Any:
-    """finish(params, value, residual, kept, k): the bits of one element of y.
+def make_element_math(v: Variant) -> Any:
+    """element_math(params, value, residual, kept, k): the bits of one element of y.
 
     `residual` is the address of the pixel's residual, `kept` says whether the element is stored,
     and `k` numbers the filters of all groups.
     """
     itemsize = v.itemsize
-    load, load_constant = gmem.load(itemsize), gmem.load_constant(itemsize)
+    load, load_constant = gmem.load(itemsize), gmem.load(itemsize, True)
     to_float, from_float = gmem.to_float(v.dtype), gmem.from_float(v.dtype)
     unchanged = device(lambda params, value, at, kept, k: value)
     add_bias, add_residual, change = unchanged, unchanged, unchanged
@@ -70,16 +72,16 @@ def make_finish_element(v: Variant) -> Any:
             return value + to_float(load(at + k * params.call.residual_k, kept))
 
     if not v.plain:
-        function = activate.FUNCTIONS[v.activation]
+        function = ACTIVATIONS[v.activation]
 
         @device
         def change(params: Params, value: float, at: int, kept: bool, k: int) -> Any:
             return function(value, params.limits)
 
     @device
-    def finish(params: Params, value: float, at: int, kept: bool, k: int) -> Any:
+    def element_math(params: Params, value: float, at: int, kept: bool, k: int) -> Any:
         value = add_bias(params, value, at, kept, k)
         value = add_residual(params, value, at, kept, k)
         return from_float(change(params, value, at, kept, k))
 
-    return finish
+    return element_math

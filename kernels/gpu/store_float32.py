@@ -10,15 +10,16 @@ from typing import Any
 
 from implicit_conv.kernels.gpu import fragment, gmem
 from implicit_conv.kernels.gpu.call import Floats, Params
-from implicit_conv.kernels.gpu.finish import make_finish
+from implicit_conv.kernels.gpu.epilogue_math import make_epilogue_math
 from implicit_conv.kernels.gpu.ptx import device
 from implicit_conv.kernels.gpu.raster import make_locate_row
 from implicit_conv.kernels.gpu.variant import Variant
 
 
-def make_pairs(v: Variant) -> Any:
+def make_store_float32(v: Variant) -> Any:
     """(locate, store_chunk) as in `epilogue.make_writer`."""
-    locate_row, finish = make_locate_row(v), make_finish(v, fragment.VALUES, fragment.add_columns)
+    locate_row = make_locate_row(v)
+    epilogue_math = make_epilogue_math(v, fragment.VALUES, fragment.add_columns)
     load_bias, load_residual = make_load_bias(v), make_load_residual(v)
 
     @device
@@ -27,24 +28,11 @@ def make_pairs(v: Variant) -> Any:
         return upper, locate_row(params, tile_m, row + lane // 4 + 8)
 
     @device
-    def store_row(
-        y: int,
-        v0: float,
-        v1: float,
-        v2: float,
-        v3: float,
-        v4: float,
-        v5: float,
-        v6: float,
-        v7: float,
-        kept: bool,
-        k: int,
-        K: int,
-    ) -> None:
-        gmem.store_pair(y, (v0, v1), kept & (k < K))
-        gmem.store_pair(y + 32, (v2, v3), kept & (k + 8 < K))
-        gmem.store_pair(y + 64, (v4, v5), kept & (k + 16 < K))
-        gmem.store_pair(y + 96, (v6, v7), kept & (k + 24 < K))
+    def store_row(y: int, values: Floats, kept: bool, k: int, K: int) -> None:
+        gmem.store_pair(y, values[:2], kept & (k < K))
+        gmem.store_pair(y + 32, values[2:4], kept & (k + 8 < K))
+        gmem.store_pair(y + 64, values[4:6], kept & (k + 16 < K))
+        gmem.store_pair(y + 96, values[6:], kept & (k + 24 < K))
 
     @device
     def store_chunk(
@@ -54,10 +42,10 @@ def make_pairs(v: Variant) -> Any:
         k += lane % 4 * 2
         offset = (group * g.K + k) * 4
         added = load_residual(place, offset, k, g.K)
-        r = finish(params, values, load_bias(params, offset, k), added)
+        r = epilogue_math(params, values, load_bias(params, offset, k), added)
         (y, _, kept), (lower, _, below) = place
-        store_row(y + offset, r[0], r[1], r[4], r[5], r[8], r[9], r[12], r[13], kept, k, g.K)
-        store_row(lower + offset, r[2], r[3], r[6], r[7], r[10], r[11], r[14], r[15], below, k, g.K)
+        store_row(y + offset, r[:2] + r[4:6] + r[8:10] + r[12:14], kept, k, g.K)
+        store_row(lower + offset, r[2:4] + r[6:8] + r[10:12] + r[14:], below, k, g.K)
 
     return locate, store_chunk
 
@@ -66,13 +54,13 @@ def make_load_bias(v: Variant) -> Any:
     """load_bias(params, offset, k): the bias of a lane's 8 columns, or nothing."""
     if not v.biased:
         return device(lambda params, offset, k: ())
+    load = gmem.load_pair(True)
 
     @device
     def load_bias(params: Params, offset: int, k: int) -> Any:
         at, K = params.call.bias + offset, params.geometry.K
-        a, b = gmem.load_constant_pair(at, k < K), gmem.load_constant_pair(at + 32, k + 8 < K)
-        c = gmem.load_constant_pair(at + 64, k + 16 < K)
-        return a + b + c + gmem.load_constant_pair(at + 96, k + 24 < K)
+        first = load(at, k < K) + load(at + 32, k + 8 < K)
+        return first + load(at + 64, k + 16 < K) + load(at + 96, k + 24 < K)
 
     return load_bias
 
@@ -81,7 +69,7 @@ def make_load_residual(v: Variant) -> Any:
     """load_residual(place, offset, k, K): a lane's 16 values, or nothing."""
     if not v.residual:
         return device(lambda place, offset, k, K: ())
-    load = gmem.load_pair
+    load = gmem.load_pair()
 
     @device
     def load_residual(place: Any, offset: int, k: int, K: int) -> Any:
