@@ -24,7 +24,6 @@ from implicit_conv.ndimage.boxes import SYNONYMS
 from implicit_conv.ndimage.single import PADDING_MODES
 from implicit_conv.scale.operation import Operation
 
-FILTERS = tuple(name for name in ndimage.FILTERS if not name.startswith("generic"))
 LETTERS = "01234567"  # of axes
 
 

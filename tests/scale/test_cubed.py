@@ -55,3 +55,11 @@ def test_more_memory_than_a_task_may_take_is_refused(tmp_path):
     w = np.ones((1, 1, 3, 3), np.float32)
     with pytest.raises(ValueError, match="exceeds allowed_mem"):
         implicit_conv.cubed.conv2d(x, w, padding=1).compute()
+
+
+def test_each_name_of_the_door_is_the_function_of_that_name():
+    functions = {name: value for name, value in vars(implicit_conv.cubed).items() if name[0] != "_"}
+    assert len(functions) == 19
+    assert {name: value.__name__ for name, value in functions.items()} == {
+        name: name for name in functions
+    }

@@ -1,5 +1,6 @@
 """Convolutions of dask arrays: the bits of the whole, chunks as declared, few tasks, errors."""
 
+import inspect
 import itertools
 import pickle
 
@@ -340,3 +341,12 @@ def test_a_hundred_thousand_chunks_are_as_many_tasks():
     assert tasks(y) == y.npartitions == 316 * 317
     corner = y[0, 0, 99:102, :2].compute(scheduler="synchronous")
     np.testing.assert_array_equal(corner, [[15, 20]] * 3)
+
+
+def test_each_name_of_the_door_is_the_function_of_that_name():
+    functions = {name: value for name, value in vars(implicit_conv.dask).items() if name[0] != "_"}
+    assert {name: value.__name__ for name, value in functions.items()} == {
+        name: name for name in functions
+    }
+    assert len(functions) == 19
+    assert "residual" not in inspect.signature(implicit_conv.dask.conv2d).parameters
