@@ -35,7 +35,7 @@ from implicit_conv.problem.schedule import Load, check_load_count, trace
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operands, Operator
 
-# Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11; see cpu/candidates/tiling.py.
+# Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11; see candidates/tiling.py.
 PACK_ROW_CYCLES = (0.4, 0.2)  # PACK_CYCLES where the rows of a panel are contiguous
 FILLED_LANES = 0.9  # share of the vector lanes that the pixels of an image must fill
 SHARED_PANELS = 0.15  # slowdown if a thread reads panels that another thread packed
