@@ -18,6 +18,7 @@ from typing import Literal
 
 from implicit_conv.cache import cached_property
 from implicit_conv.kernels.disk_folder import largest_folder
+from implicit_conv.kernels.preparation import hold_through_forks
 from implicit_conv.kernels.sources import COMPILERS, TRANSLATOR
 from implicit_conv.problem.options import ALGORITHMS, Algorithm
 
@@ -302,11 +303,8 @@ def _forget_other_threads() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_lock.acquire,
-        after_in_parent=_lock.release,
-        after_in_child=_forget_other_threads,
-    )
+    hold_through_forks(_lock)
+    os.register_at_fork(after_in_child=_forget_other_threads)
 
 
 def config(

@@ -245,8 +245,10 @@ def _before_forks(function: Callable[[], None]) -> None:
         os.register_at_fork(before=function)
 
 
-def _hold_through_forks(lock: Any) -> None:
-    """Have each fork acquire a lock, insist, and release it in the parent."""
+def hold_through_forks(lock: Any) -> None:
+    """Have each fork acquire an RLock, insist, and release it in the parent; in the child, which
+    holds it, release it in a function of your own.
+    """
     _before_forks(functools.partial(_insist, lock))
     acquire, release = map(operator.methodcaller, ("acquire", "release"))
     os.register_at_fork(
@@ -255,8 +257,8 @@ def _hold_through_forks(lock: Any) -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    _hold_through_forks(_llvm)
-    _hold_through_forks(COMPILING)
+    hold_through_forks(_llvm)
+    hold_through_forks(COMPILING)
     _before_forks(_find_lock)
-    _hold_through_forks(_preparing)
+    hold_through_forks(_preparing)
     os.register_at_fork(after_in_child=_free_locks)
