@@ -66,8 +66,9 @@ def conv2d(
     """2-d convolution: ``y = activation(scale * conv(x, w) + bias + residual)``.
 
     This is cross-correlation, as in all deep-learning libraries: the filter is NOT flipped
-    (``scipy.signal.correlate``, not ``convolve``). docs/mapping.md translates from other libraries,
-    and docs/numerics.md says how results are rounded, and what NaNs, integers and subnormals do.
+    (``scipy.signal.correlate``, not ``convolve``). The pages "Coming from" of the documentation
+    translate from other libraries, and "Numbers" says how results are rounded, and what NaNs,
+    integers and subnormals do.
 
     Parameters
     ----------

@@ -48,7 +48,7 @@ def conv2d_weight_grad(
 
     ``dw[k, c, r, s]`` is the sum over n, p, q of ``dy[n, k, p, q]`` times the pixel of x that tap
     (r, s) of channel c reads for output (p, q), padding included. The options are those that were
-    given to `conv2d`. docs/numerics.md bounds the error, and says where NaNs show.
+    given to `conv2d`. docs/trust/numerics.md bounds the error, and says where NaNs show.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The examples of docs/mapping.md run and print what they show; torch's run where torch is."""
+"""The examples of "Coming from" run and print what they show; torch's run where torch is."""
 
 import doctest
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-MAPPING = Path(__file__).parents[2] / "docs" / "mapping.md"
+MAPPING = Path(__file__).parents[2] / "docs/coming-from/index.md"
 TEXT = MAPPING.read_text(encoding="utf-8")
 SHARED, *_ = BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 OF_TORCH = re.findall(r"<!-- torch -->\n```python\n(.*?)```", TEXT, re.DOTALL)
