@@ -21,7 +21,9 @@ PAGES = [ROOT / "README.md", *sorted(set((ROOT / "docs").rglob("*.md")) - {FILES
 DRIVER = """
 import doctest, sys
 names = {"__name__": "__main__"}
-for number, block in enumerate(open(sys.argv[1]).read().split("\\0")):
+with open(sys.argv[1], encoding="utf-8") as file:
+    blocks = file.read().split("\\0")
+for number, block in enumerate(blocks):
     if not block.lstrip().startswith(">>>"):
         exec(compile(block, f"block {number} of the chain", "exec"), names)
         continue
