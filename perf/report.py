@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from perf import plots, tables
-from perf.record import Record, read
+from perf.record import Record, told
 
 BEGIN, END = "<!-- perf: written by `python -m perf report` -->", "<!-- /perf -->"
 COMMAND = "python -m perf report perf/records/*.json --docs docs --readme README.md"
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     if not (options.docs or options.readme):
         raise ValueError("nothing to write: give a folder as --docs, a README as --readme, or both")
     named = sorted(
-        ((path.stem, read(path)) for path in options.records), key=lambda pair: pair[1]["created"]
+        ((path.stem, told(path)) for path in options.records), key=lambda pair: pair[1]["created"]
     )
     if options.readme:
         text = options.readme.read_text(encoding="utf-8")

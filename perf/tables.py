@@ -201,8 +201,9 @@ def _run_row(record: Record, row: dict[str, Any]) -> dict[str, str]:
     ceilings = record.get("ceilings")
     shown = {name: "not timed" if name in absent else "" for name in (*OURS, *rivals)}
     shown |= {name: f"{1e3 * seconds:.3f}" for name, seconds in times.items() if name in shown}
+    told = {} if "disturbed" in record else row["ratios"]
     ratios = {
-        f"{name}/{ours}": row["ratios"].get(ratio_key(name, ours))
+        f"{name}/{ours}": told.get(ratio_key(name, ours))
         for name in rivals
         for ours in ours_against(name)
     }
@@ -225,7 +226,7 @@ def summary_lines(record: Record) -> list[str]:
     lines = rival_lines(record)
     if record["noise_floor"] is not None:
         lines.append(f"noise floor: {record['noise_floor']:.1%} (call against itself)")
-        if record["noise_floor"] > NOISY:
+        if record["noise_floor"] > NOISY and "disturbed" not in record:
             lines.append("too noisy: other work disturbs this machine, so do not use these ratios")
     if "ceilings" in record:
         peak, copy = record["ceilings"]["fma"], record["ceilings"]["copy"]
@@ -249,7 +250,7 @@ def summary_lines(record: Record) -> list[str]:
 def rival_lines(record: Record) -> list[str]:
     """Short lines on the rivals of a run: ratios, worst layers, large errors, who is missing."""
     lines = []
-    for found in overviews_of(record):
+    for found in [] if "disturbed" in record else overviews_of(record):
         means = ", ".join(f"{ratio:.2f} ({ours})" for ours, ratio in found.means.items())
         lines.append(
             f"{found.rival}'s time over ours, geometric mean of {found.layers} layers: {means}"
@@ -280,7 +281,12 @@ def uses_winograd(row: dict[str, Any]) -> bool:
 
 def run_table(record: Record) -> str:
     """A run for the terminal."""
-    return "\n".join([table_of(run_rows(record)), *summary_lines(record)])
+    return "\n".join([*disturbed_lines(record), table_of(run_rows(record)), *summary_lines(record)])
+
+
+def disturbed_lines(record: Record) -> list[str]:
+    """Why there are no ratios, if there are none."""
+    return [record["disturbed"]] if "disturbed" in record else []
 
 
 def markdown(rows: Rows, left: int) -> str:
@@ -293,8 +299,8 @@ def markdown(rows: Rows, left: int) -> str:
 
 def compare_table(record: Record) -> str:
     """A comparison for the terminal: its layers, the verdict and the threshold it rests on."""
-    if record["noise_floor"] is None:
-        return "nothing was measured"
+    if "disturbed" in record or record["noise_floor"] is None:
+        return "\n".join(disturbed_lines(record) or ["nothing was measured"])
     floor = record["noise_floor"]
     rows = [
         {
