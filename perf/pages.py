@@ -44,7 +44,8 @@ READING = """\
   with 96 channels, `g32` has 32 groups.
 - **of peak** is the share of the FMA rate that the same run measured, and **of copy** the share of
   the copy bandwidth, counting x, w and y once each. Plots show the larger one, the share *of the
-  limit*. Both count the direct sum; Winograd needs fewer operations, and may exceed 1.
+  limit*. It may exceed 1: Winograd needs fewer operations than the direct sum, which is what
+  counts here, and small arrays stay in caches.
 - **noise floor** is how far the ratio of call to itself lies from 1 (90 % quantile of layers). A
   record whose floor exceeds 5 % was disturbed, and no page is made of it.
 - **fast** in a title is the precision that allows Winograd with large tiles, which inference
@@ -84,11 +85,10 @@ makes a record, and this command writes these pages and README's table from all 
 def index(runs: Named, command: str) -> str:
     """The text of index.md; `command` writes the pages."""
     bars = [found for _, found in highlights.chart(runs)]
+    chart = [OPENING, f"![{plots.overview_words(bars)}]({CHART})", behind(runs)]
     parts = [
         f"# Speed\n\n{WRITTEN}",
-        OPENING,
-        f"![{plots.overview_words(bars)}]({CHART})",
-        behind(runs),
+        *(chart if bars else []),
         TABLE,
         machines_table(runs),
         READING,

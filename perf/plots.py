@@ -32,10 +32,12 @@ SHARES = 84  # width of the panel of shares
 
 
 def overview(overviews: Sequence[Overview]) -> Picture:
-    """One bar a run and rival: the rival's time over ours, with the worst layer marked."""
+    """One bar for each of one or more overviews: the rival's time over ours, with the worst layer
+    marked.
+    """
     labels = [chart_label(found.record) for found in overviews]
     ends = [f"{found.rival} {found.ratio:.2f}" for found in overviews]
-    left = 20 + max((width_of(label, LARGE) for label in labels), default=0)
+    left = 20 + max(width_of(label, LARGE) for label in labels)
     top, bottom = 92, 92 + STEP * len(overviews)
     scale = min(
         (CHART - left - 16 - width_of(end, LARGE)) / max(1, found.ratio)

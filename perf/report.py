@@ -74,7 +74,8 @@ def in_order(named: Named) -> Named:
 def contents(runs: Named) -> dict[str, str]:
     """All files of the folder: their names and texts."""
     bars = [found for _, found in highlights.chart(runs)]
-    files = {pages.INDEX: pages.index(runs, COMMAND), pages.CHART: str(plots.overview(bars))}
+    files = {pages.CHART: str(plots.overview(bars))} if bars else {}
+    files |= {pages.INDEX: pages.index(runs, COMMAND)}
     files |= {f"{suite}.md": pages.page(suite, runs) for suite in pages.suites(runs)}
     rivals = [(name, record) for name, record in runs if tables.rivals_of(record)]
     return files | {f"{name}.svg": str(plots.layers(record)) for name, record in rivals}

@@ -107,3 +107,14 @@ def test_shares_are_those_of_the_nearer_limit():
     widths = [float(bar.get("width")) for bar in (*call, *worst)]
     assert [width / widths[2] for width in widths] == pytest.approx([0.4, 0.6, 1], rel=1e-2)
     assert math.isclose(widths[2] / 1.25, float(call[0].get("width")) / 0.5, rel_tol=1e-2)
+
+
+def test_words_of_a_record_are_text_in_a_plot():
+    hostile = "<script>alert(1)</script> & more"
+    record = made(layer(hostile, 1.0, torch=1.0))
+    record["settings"]["suite"] = hostile
+    picture = plots.layers(record)
+    assert hostile in texts(picture)
+    assert not shapes(picture, None, "script")
+    found = tables.overviews_of(record)
+    assert f"{hostile}, Zen 5" in texts(plots.overview(found))

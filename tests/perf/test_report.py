@@ -72,6 +72,17 @@ def test_a_readme_without_marks_is_left_alone(record, tmp_path):
     assert readme.read_text() == "mine\n"
 
 
+def test_a_run_without_rivals_has_its_layers_and_no_plot(record, tmp_path):
+    rows = [{**row, "timings": {"call": row["timings"]["call"]}} for row in record["rows"]]
+    save({**record, "rows": rows}, tmp_path / "alone.json")
+    assert main(["report", str(tmp_path / "alone.json"), "--docs", str(tmp_path / "docs")]) == 0
+    texts = {path.name: path.read_text() for path in (tmp_path / "docs" / "speed").iterdir()}
+    assert set(texts) == {"index.md", "small.md"}
+    assert "[no rival](small.md#" in texts["index.md"]
+    assert "| 3x3 64-64 @8 |" in texts["small.md"]
+    assert ".svg" not in texts["index.md"] + texts["small.md"]
+
+
 def test_a_run_beside_other_work_is_refused(record, tmp_path, capsys):
     docs = tmp_path / "docs"
     for floor, status in ((0.0499, 0), (0.0501, 3)):
