@@ -5,19 +5,17 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import sys
 from collections import Counter
 from pathlib import Path
 
 from perf import highlights, pages, plots, tables
 from perf.machines import machine_of
-from perf.record import read
+from perf.record import told
 from perf.tables import Named
 
 BEGIN, END = "<!-- perf: written by `python -m perf report` -->", "<!-- /perf -->"
 COMMAND = "python -m perf report perf/records/*.json --docs docs --readme README.md"
 FOLDER = "speed"  # inside the folder of documents
-DISTURBED = 3  # exit status of every command that refuses to compare beside other work
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -32,19 +30,10 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write what was asked for; exit status 0, or 3 if other work disturbed a run."""
+    """Write what was asked for; exit status 0."""
     if not (options.docs or options.readme):
         raise ValueError("nothing to write: give a folder as --docs, a README as --readme, or both")
-    runs = in_order([(path.stem, read(path)) for path in options.records])
-    refused = [name for name, record in runs if tables.disturbed(record)]
-    for name in refused:
-        print(
-            f"perf report: {name} was measured beside other work: its call differs from itself by "
-            f"more than {tables.NOISY:.0%}; measure it again on an idle machine, or leave it out",
-            file=sys.stderr,
-        )
-    if refused:
-        return DISTURBED
+    runs = in_order([(path.stem, told(path)) for path in options.records])
     if options.readme:
         text = options.readme.read_text(encoding="utf-8")
         folder = (options.docs or options.readme.parent / "docs") / FOLDER

@@ -194,8 +194,9 @@ def _run_row(record: Record, row: dict[str, Any]) -> dict[str, str]:
     ceilings = record.get("ceilings")
     shown = {name: "not timed" if name in absent else "" for name in (*OURS, *rivals)}
     shown |= {name: f"{1e3 * seconds:.3f}" for name, seconds in times.items() if name in shown}
+    told = {} if "disturbed" in record else row["ratios"]
     ratios = {
-        f"{name}/{ours}": row["ratios"].get(ratio_key(name, ours))
+        f"{name}/{ours}": told.get(ratio_key(name, ours))
         for name in rivals
         for ours in ours_against(name)
     }
@@ -224,16 +225,11 @@ def summary_lines(record: Record) -> list[str]:
     lines = rival_lines(record)
     if record["noise_floor"] is not None:
         lines.append(f"noise floor: {record['noise_floor']:.1%} (call against itself)")
-    if disturbed(record):
-        lines.append("too noisy: other work disturbs this machine, so do not use these ratios")
+        if record["noise_floor"] > NOISY and "disturbed" not in record:
+            lines.append("too noisy: other work disturbs this machine, so do not use these ratios")
     if any(uses_winograd(row) for row in record["rows"]):
         lines.append("GFLOP/s count the direct sum; Winograd needs fewer and may exceed the peak")
     return lines + run_lines(record)
-
-
-def disturbed(record: Record) -> bool:
-    """Whether call differs from itself by more than NOISY, as it does beside other work."""
-    return record["noise_floor"] is not None and record["noise_floor"] > NOISY
 
 
 def run_lines(record: Record) -> list[str]:
@@ -262,7 +258,7 @@ def run_lines(record: Record) -> list[str]:
 def rival_lines(record: Record) -> list[str]:
     """Short lines on the rivals of a run: ratios and worst layers."""
     lines = []
-    for found in overviews_of(record):
+    for found in [] if "disturbed" in record else overviews_of(record):
         means = ", ".join(f"{ratio:.2f} ({ours})" for ours, ratio in found.means.items())
         lines.append(
             f"{found.rival}'s time over ours, geometric mean of {found.layers} layers: {means}"
@@ -294,7 +290,12 @@ def uses_winograd(row: dict[str, Any]) -> bool:
 
 def run_table(record: Record) -> str:
     """A run for the terminal."""
-    return "\n".join([table_of(run_rows(record)), *summary_lines(record)])
+    return "\n".join([*disturbed_lines(record), table_of(run_rows(record)), *summary_lines(record)])
+
+
+def disturbed_lines(record: Record) -> list[str]:
+    """Why there are no ratios, if there are none."""
+    return [record["disturbed"]] if "disturbed" in record else []
 
 
 def markdown(rows: Rows, left: int) -> str:
@@ -307,8 +308,8 @@ def markdown(rows: Rows, left: int) -> str:
 
 def compare_table(record: Record) -> str:
     """A comparison for the terminal: its layers, the verdict and the threshold it rests on."""
-    if record["noise_floor"] is None:
-        return "nothing was measured"
+    if "disturbed" in record or record["noise_floor"] is None:
+        return "\n".join(disturbed_lines(record) or ["nothing was measured"])
     floor = record["noise_floor"]
     rows = [
         {

@@ -92,7 +92,7 @@ def explain(model: Any, x: Any) -> str:
         here and by torch's own kernel, medians of calls in turn, and its share of the time that the
         model takes with torch's kernels. Below, the times of the whole model and the limit that
         Amdahl's law sets: how much faster it would be if nothing but convolutions changed. Beside
-        other work no ratio is told.
+        other work no ratio is told, which the first line then says.
 
     Raises
     ------

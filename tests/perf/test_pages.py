@@ -4,10 +4,11 @@ import re
 from collections import Counter
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
-from perf import report
-from perf.record import ROOT, read
+from perf import pages, report, tables
+from perf.record import ROOT, told
 
 FOLDER = ROOT / "docs" / "speed"
 PAGES = sorted(path.name for path in FOLDER.glob("*.md"))
@@ -20,7 +21,7 @@ LINK = re.compile(r"\]\(([^)#]*)(?:#([^)]*))?\)")
 def runs():
     """The committed records."""
     paths = sorted((ROOT / "perf" / "records").glob("*.json"))
-    return report.in_order([(path.stem, read(path)) for path in paths])
+    return report.in_order([(path.stem, told(path)) for path in paths])
 
 
 def headings(name):
@@ -43,6 +44,31 @@ def test_the_committed_pages_are_those_of_the_committed_records(runs):
         assert (FOLDER / name).read_text(encoding="utf-8") == text, f"{name} is {again}"
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert report.readme_text(readme, runs, "docs/speed") == readme, again
+
+
+def test_nothing_disturbed_the_committed_records(runs):
+    """Records before the field `disturbed` have their noise floor alone."""
+    assert {name for name, record in runs if record["noise_floor"] > tables.NOISY} == set()
+
+
+def test_the_index_has_the_ratios_of_the_samples(runs):
+    """Medians of ratios within rounds, geometric mean over layers, from the raw samples."""
+    text, slower, pairs = (FOLDER / "index.md").read_text(), 0, 0
+    for _, record in runs:
+        found = {}
+        for row in record["rows"]:
+            times = {name: np.array(one["samples"]) for name, one in row["timings"].items()}
+            for rival in {"torch", "onnxruntime", "ncnn", "opencv"} & set(times):
+                ours = times["call" if rival == "torch" else "plan"]
+                found.setdefault(rival, []).append(np.median(times[rival] / ours))
+        for rival, ratios in found.items():
+            mean = np.exp(np.mean(np.log(ratios)))
+            cell = (
+                rf"\b{rival} {mean:.2f} \({min(ratios):.2f}\)[^|\[]*\]\({pages.address(record)}\)"
+            )
+            assert re.search(cell, text), (rival, pages.heading(record))
+            slower, pairs = slower + sum(ratio < 1 for ratio in ratios), pairs + len(ratios)
+    assert f"ours is slower than a rival in {slower} of {pairs:,} comparisons" in text
 
 
 def test_every_record_has_a_section_of_its_own(runs):

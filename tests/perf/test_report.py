@@ -1,7 +1,6 @@
 """Reports of records: which files are written and which records are refused; their tables."""
 
 import json
-import shutil
 
 import pytest
 
@@ -81,16 +80,6 @@ def test_a_run_without_rivals_has_its_layers_and_no_plot(record, tmp_path):
     assert "[no rival](small.md#" in texts["index.md"]
     assert "| 3x3 64-64 @8 |" in texts["small.md"]
     assert ".svg" not in texts["index.md"] + texts["small.md"]
-
-
-def test_a_run_beside_other_work_is_refused(record, tmp_path, capsys):
-    docs = tmp_path / "docs"
-    for floor, status in ((0.0499, 0), (0.0501, 3)):
-        save({**record, "noise_floor": floor}, tmp_path / "mine.json")
-        assert main(["report", str(tmp_path / "mine.json"), "--docs", str(docs)]) == status
-        assert docs.exists() == (status == 0)
-        shutil.rmtree(docs, ignore_errors=True)
-    assert "mine was measured beside other work" in capsys.readouterr().err
 
 
 def test_two_runs_of_the_same_work_are_refused(record, tmp_path, capsys):
