@@ -10,7 +10,7 @@ sys.path.insert(0, str(DOCS))
 import implicit_conv  # noqa: E402
 
 project, author = "implicit_conv", "The implicit_conv developers"
-copyright = author  # noqa: A001
+copyright = author
 version = release = implicit_conv.__version__
 REPOSITORY = "https://github.com/implicit-conv/implicit_conv"
 

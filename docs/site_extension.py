@@ -1,5 +1,4 @@
-"""What the site has beyond its extensions: links to sources, and what commands print of themselves.
-"""
+"""What the site has beyond its extensions: links to sources, and the help of commands."""
 
 from __future__ import annotations
 
@@ -34,6 +33,7 @@ class CommandHelp(Directive):
     """What ``implicit-conv --help`` and each of its commands print, as sections."""
 
     def run(self) -> list[nodes.Node]:
+        """The sections."""
         from implicit_conv.tools.cli import make_parser  # the site alone needs it
 
         return _sections(make_parser())

@@ -93,12 +93,12 @@ def compare(options: argparse.Namespace, base: str, head: str) -> Record:
     record = new_record("compare", {name: getattr(options, name) for name in names})
     record |= {"base": base, "head": head, "verdict": INCONCLUSIVE}
     samples: Samples = {name: defaultdict(list) for name in suite}
-    disturbed = disturbance(options.threads)
-    if disturbed:
-        return record | {"complete": True, "disturbed": disturbed}
     try:
         with sides(base, head, options) as trees, terminal.progress() as show:
             record |= {"base": trees["base"].name, "head": trees["head"].name}
+            disturbed = disturbance(options.threads)
+            if disturbed:
+                return record | {"complete": True, "disturbed": disturbed}
             measure(suite, trees, options, samples, show)
         record["complete"] = True
     except KeyboardInterrupt:

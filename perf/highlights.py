@@ -1,16 +1,17 @@
 """What stands first of many records: the bars of the chart, and the rows of README's table.
 
-The rules choose by what was measured, never by the result, but where they say so: of equals, the
-least favourable one is shown.
+The rules look at what was measured. Where one of several results has to stand for them, it is the
+least favourable one.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from perf.layers import KINDS
 from perf.machines import generation_of, machine_of
 from perf.record import Record
 from perf.tables import (
-    Named,
     Overview,
     is_network,
     is_plain,
@@ -21,10 +22,9 @@ from perf.tables import (
 )
 
 MOST = 8  # bars of the chart, and rows of the table
-Found = tuple[str, Overview]  # the name of a record, and one of its overviews
 
 
-def chart(runs: Named) -> list[Found]:
+def chart(runs: Sequence[Record]) -> list[Overview]:
     """The bars of the chart: networks in float32, one image and one thread, at most MOST bars.
 
     - Calls with other options, such as precision "fast", are left out, and so are records that
@@ -36,16 +36,15 @@ def chart(runs: Named) -> list[Found]:
 
     If no record is of such work, all runs are candidates.
     """
-    wanted = [pair for pair in runs if is_wanted(pair[1])]
-    best: dict[tuple[str, str], tuple[str, Record]] = {}
-    for name, record in wanted or runs:
+    wanted = [record for record in runs if is_wanted(record)]
+    best: dict[tuple[str, str], Record] = {}
+    for record in wanted or runs:
         key = suite_title(record), machine_of(record)
-        if key not in best or len(rivals_of(record)) > len(rivals_of(best[key][1])):
-            best[key] = name, record
+        if key not in best or len(rivals_of(record)) > len(rivals_of(best[key])):
+            best[key] = record
     networks = [network for network, _ in best]
     order = sorted(best, key=lambda key: (-networks.count(key[0]), networks.index(key[0])))
-    chosen = [best[key] for key in order]
-    return [(name, found) for name, record in chosen for found in fastest(record)][:MOST]
+    return [found for key in order for found in fastest(best[key])][:MOST]
 
 
 def is_wanted(record: Record) -> bool:
@@ -64,22 +63,22 @@ def fastest(record: Record) -> list[Overview]:
     return [*best.values()]
 
 
-def table(runs: Named) -> list[Found]:
+def table(runs: Sequence[Record]) -> list[Overview]:
     """The rows of README's table: what the chart leaves out, at most MOST kinds of work.
 
     Those are networks with other batches, threads or dtypes, and each other operator or suite but
     layers of one kind. Of each kind of work the least favourable record counts, against its
     fastest rival. If that leaves nothing, all runs count.
     """
-    kinds: dict[tuple[str, ...], Found] = {}
-    wanted = [pair for pair in runs if settings_of(pair[1])["suite"] not in KINDS]
-    others = [pair for pair in wanted if not (is_plain(pair[1]) and is_network(pair[1]))]
-    for name, record in others or runs:
+    wanted = [record for record in runs if settings_of(record)["suite"] not in KINDS]
+    others = [record for record in wanted if not (is_plain(record) and is_network(record))]
+    least: dict[tuple[str, ...], Overview] = {}
+    for record in others or runs:
         for found in overviews_of(record):
             key = kind_of(record)
-            if key not in kinds or found.ratio < kinds[key][1].ratio:
-                kinds[key] = name, found
-    return [*kinds.values()][:MOST]
+            if key not in least or found.ratio < least[key].ratio:
+                least[key] = found
+    return [*least.values()][:MOST]
 
 
 def kind_of(record: Record) -> tuple[str, ...]:

@@ -84,7 +84,7 @@ makes a record, and this command writes these pages and README's table from all 
 
 def index(runs: Named, command: str) -> str:
     """The text of index.md; `command` writes the pages."""
-    bars = [found for _, found in highlights.chart(runs)]
+    bars = highlights.chart([record for _, record in runs])
     chart = [OPENING, f"![{plots.overview_words(bars)}]({CHART})", behind(runs)]
     parts = [
         f"# Speed\n\n{WRITTEN}",

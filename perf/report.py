@@ -61,7 +61,7 @@ def in_order(named: Named) -> Named:
 
 def contents(runs: Named) -> dict[str, str]:
     """All files of the folder: their names and texts."""
-    bars = [found for _, found in highlights.chart(runs)]
+    bars = highlights.chart([record for _, record in runs])
     files = {pages.CHART: str(plots.overview(bars))} if bars else {}
     files |= {pages.INDEX: pages.index(runs, COMMAND)}
     files |= {f"{suite}.md": pages.page(suite, runs) for suite in pages.suites(runs)}
@@ -86,16 +86,18 @@ def readme_text(text: str, runs: Named) -> str:
     """
     if text.count(BEGIN) != 1 or text.count(END) != 1:
         raise ValueError(f"the README must hold the lines {BEGIN!r} and {END!r} once each")
-    rows = [
-        {
-            "network": f"[{', '.join([tables.suite_title(record), *tables.unusual_words(record)])}]"
-            f"({PUBLISHED}/{pages.address(record)})",
-            "machine": machine_of(record),
-            "rival": found.rival,
-            **tables.means_cells(found),
-        }
-        for found in (overview for _, overview in highlights.table(runs))
-        for record in [found.record]
-    ]
+    rows = [readme_row(found) for found in highlights.table([one for _, one in runs])]
     table = "\n".join([BEGIN, tables.markdown(rows, left=3), END])
     return re.sub(re.escape(BEGIN) + ".*" + re.escape(END), lambda _: table, text, flags=re.DOTALL)
+
+
+def readme_row(found: tables.Overview) -> dict[str, str]:
+    """One row of README's table: what a run measured, where, against whom, and how it compares."""
+    record = found.record
+    words = ", ".join([tables.suite_title(record), *tables.unusual_words(record)])
+    return {
+        "network": f"[{words}]({PUBLISHED}/{pages.address(record)})",
+        "machine": machine_of(record),
+        "rival": found.rival,
+        **tables.means_cells(found),
+    }

@@ -86,18 +86,11 @@ LAYOUTS = ("layout", "weight_layout")
 CONVOLUTION = (*WINDOW, *LAYOUTS, "padding_mode")  # what `Problem.parse` takes
 SHAPES = ("input_shape", "weight_shape")
 # What documentation says of two spatial axes, and of other numbers of them.
-RANKED = ("2-d", "2d", "H, W", "P, Q", "R, S", "r, s", "p, q", "h, w", "NCHW", "NHWC", "KCRS", "KRSC")
-RANKED += ("RSCK", "CKRS", "CRSK", "RSKC")
-AXES = {
-    1: dict(zip(RANKED, """1-d 1d W Q S s q w NCW NWC KCS KSC SCK CKS CSK SKC""".split(), strict=True)),
-    3: dict(
-        zip(
-            RANKED,
-            ("3-d", "3d", "D, H, W", "Z, P, Q", "T, R, S", "t, r, s", "z, p, q", "d, h, w")
-            + ("NCDHW", "NDHWC", "KCTRS", "KTRSC", "TRSCK", "CKTRS", "CTRSK", "TRSKC"),
-            strict=True,
-        )
-    ),
+WORDS = {
+    2: "2-d|2d|H, W|P, Q|R, S|h, w|p, q|r, s|NCHW|NHWC|KCRS|KRSC|RSCK|CKRS|CRSK|RSKC",
+    1: "1-d|1d|W|Q|S|w|q|s|NCW|NWC|KCS|KSC|SCK|CKS|CSK|SKC",
+    3: "3-d|3d|D, H, W|Z, P, Q|T, R, S|d, h, w|z, p, q|t, r, s"
+    "|NCDHW|NDHWC|KCTRS|KTRSC|TRSCK|CKTRS|CTRSK|TRSKC",
 }
 INTEGERS = (*WINDOW, "output_padding", "output_size", "max_workspace")  # ints or sequences of ints
 
@@ -153,7 +146,8 @@ def with_rank(function: Function, rank: int, example: str) -> Function:
     ends with `example`: lines of a session, the first of which imports the copy.
     """
     assert isinstance(function, FunctionType)
-    code, words = function.__code__, AXES[rank]
+    code = function.__code__
+    words = dict(zip(WORDS[2].split("|"), WORDS[rank].split("|"), strict=True))
     name = function.__name__.replace("2", str(rank))
     names = tuple(each.replace("2D", f"{rank}D") for each in code.co_names)
     code = code.replace(co_name=name, co_names=names)
@@ -161,7 +155,7 @@ def with_rank(function: Function, rank: int, example: str) -> Function:
     copy.__kwdefaults__, copy.__annotations__ = function.__kwdefaults__, function.__annotations__
     copy.__qualname__ = name
     text, heading, _ = (function.__doc__ or "").partition("Examples\n    --------\n")
-    text = re.sub("|".join(words), lambda found: words[found[0]], text)
+    text = re.sub(WORDS[2], lambda found: words[found[0]], text)
     copy.__doc__ = f"{text}{heading}{indent(example.strip(), '    ')}\n    "
     return cast(Function, copy)
 

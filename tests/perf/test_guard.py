@@ -77,9 +77,16 @@ def test_a_quiet_run_has_ratios(rerun, record, monkeypatch, capsys, tmp_path):
     assert main(["report", str(tmp_path / "run.json"), "--docs", str(tmp_path / "docs")]) == 0
 
 
+@contextmanager
+def sides(*_):
+    """In place of two revisions."""
+    yield {"base": type("Base", (), {"name": "a"}), "head": type("Head", (), {"name": "b"})}
+
+
 def test_a_comparison_beside_other_work_measures_nothing(monkeypatch, capsys, tmp_path):
     disturbances(monkeypatch, compare, OTHERS)
-    monkeypatch.setattr(compare, "sides", None)  # a call would be a TypeError
+    monkeypatch.setattr(compare, "sides", sides)
+    monkeypatch.setattr(compare, "measure", None)  # a call would be a TypeError
     path = tmp_path / "compare.json"
     assert main(["compare", "a", "b", "--suite", "small", "-o", str(path)]) == 3
     assert capsys.readouterr().out == f"{OTHERS}\n"
@@ -87,10 +94,6 @@ def test_a_comparison_beside_other_work_measures_nothing(monkeypatch, capsys, tm
 
 
 def test_a_comparison_that_other_work_joins_tells_no_ratio(monkeypatch, capsys):
-    @contextmanager
-    def sides(*_):
-        yield {"base": type("Base", (), {"name": "a"}), "head": type("Head", (), {"name": "b"})}
-
     def measure(suite, trees, options, samples, show):
         for name in suite:
             samples[name] |= {"base": [1.0] * 9, "control": [1.0] * 9, "head": [2.0] * 9}

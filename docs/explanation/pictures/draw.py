@@ -34,7 +34,9 @@ def picture(name, width, height, draw, limits):
     axes.axis("off")
     draw(axes)
     metadata = {"Date": None, "Creator": None}
-    figure.savefig(FOLDER / f"{name}.svg", bbox_inches="tight", facecolor="white", metadata=metadata)
+    figure.savefig(
+        FOLDER / f"{name}.svg", bbox_inches="tight", facecolor="white", metadata=metadata
+    )
     plt.close(figure)
 
 
@@ -94,8 +96,12 @@ def strict_sums(axes):
         grid(axes, left, 1, 1, 4, PIXEL, lambda _, c: "..." if c == 2 else "", 1)
         axes.text(left + 2, 0.6, "128 products", ha="center", fontsize=9)
         axes.annotate("", (left + 2, 3), (left + 2, 2.1), arrowprops={"arrowstyle": "->"})
-        axes.add_patch(Rectangle((left + 1.4, 3), 1.2, 0.9, facecolor=OUTPUT, edgecolor=INK, linewidth=0.6))
-        axes.annotate("", (10.3, 5.4), (left + 2, 4), arrowprops={"arrowstyle": "->", "color": FAINT})
+        axes.add_patch(
+            Rectangle((left + 1.4, 3), 1.2, 0.9, facecolor=OUTPUT, edgecolor=INK, linewidth=0.6)
+        )
+        axes.annotate(
+            "", (10.3, 5.4), (left + 2, 4), arrowprops={"arrowstyle": "->", "color": FAINT}
+        )
     axes.add_patch(Rectangle((9.7, 5.4), 1.2, 0.9, facecolor=OUTPUT, edgecolor=INK, linewidth=0.6))
     axes.text(11.2, 6, "levels of 64 sums, in the order of the channels and taps")
 
