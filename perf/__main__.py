@@ -18,7 +18,7 @@ USER_ERRORS = (
     subprocess.SubprocessError,
     DriverError,
 )
-COMMANDS = ("run", "regret", "compare", "gates", "report", "pack", "ndimage")
+COMMANDS = ("run", "regret", "compare", "gates", "report", "pack", "ndimage", "recipes")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
