@@ -46,8 +46,10 @@ html_copy_source = html_show_sourcelink = False
 html_context = {"default_mode": "auto", "repository": REPOSITORY}
 html_theme_options = {
     "logo": {"text": "implicit_conv"},
-    "header_links_before_dropdown": 6,
+    "header_links_before_dropdown": 9,
+    "navbar_persistent": ["search-button"],
     "navbar_end": ["theme-switcher"],
+    "collapse_navigation": True,
     "secondary_sidebar_items": ["page-toc"],
     "footer_start": ["copyright"],
     "footer_end": [],
@@ -60,6 +62,7 @@ sphinx_gallery_conf = {
     "examples_dirs": ["recipes"],
     "gallery_dirs": ["auto_recipes"],
     "filename_pattern": r"\.py$",
+    "within_subsection_order": "FileNameSortKey",
     "download_all_examples": False,
     "show_signature": False,
     "show_memory": False,
