@@ -41,7 +41,7 @@ numpydoc_validation_exclude = {r"\.[A-Z]\w*\.\w+$", r"Error$"}  # methods; excep
 html_theme = "pydata_sphinx_theme"
 html_title = "implicit_conv"
 html_static_path = ["_static"]
-html_css_files = ["site.css"]
+html_css_files, html_js_files = ["site.css"], ["site.js"]
 html_copy_source = html_show_sourcelink = False
 html_context = {"default_mode": "auto", "repository": REPOSITORY}
 html_theme_options = {
