@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from typing import Literal, TypeAlias, get_args
 
@@ -111,7 +112,7 @@ def parse_activation(activation: Activation) -> tuple[float, float, float]:
         names = ", ".join(str(known) for known in PLAIN)
         raise PlanError(
             f"activation {activation!r} is not supported; choose from {names}, "
-            "('leaky_relu', slope), ('clamp', low, high)"
+            f"('leaky_relu', slope), ('clamp', low, high){_closest(name)}"
         )
     try:
         values = [float(value) for value in parameters]
@@ -124,6 +125,16 @@ def parse_activation(activation: Activation) -> tuple[float, float, float]:
     if not values[0] <= values[1]:
         raise PlanError(f"activation {activation!r}: low must not exceed high")
     return float(CLAMP), values[0], values[1]
+
+
+def _closest(name: object) -> str:
+    """The hint for a name that is no activation, or lacks its parameters."""
+    if name in PARAMETERS:
+        example = ("leaky_relu", 0.01) if name == "leaky_relu" else ("clamp", 0.0, 1.0)
+        return f"; for example, activation={example}"
+    names = [known for known in PLAIN if known]
+    close = difflib.get_close_matches(str(name).lower(), names, 1)
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def activation_kind(parsed: tuple[float, float, float]) -> str:

@@ -49,6 +49,9 @@ MODES_ELSEWHERE = {
     "border_reflect_101": ("OpenCV", "reflect"),
     "border_wrap": ("OpenCV", "circular"),
 }
+# Words of other libraries for channels last and first: Keras's, and those of skimage and torch.
+LAST = ("channels_last", "channel_last", "channelslast")
+FIRST = ("channels_first", "channel_first", "channelsfirst")
 Axes = tuple[int, ...]  # a value for each spatial axis, in the order of D, H, W
 
 
@@ -107,7 +110,14 @@ def parse_layout(layout: str | None, rank: int) -> str:
     ShapeError
         It is not one with `rank` spatial axes.
     """
-    return choice("layout", layout or LAYOUTS_OF[rank][0], LAYOUTS_OF[rank])
+    first, last = LAYOUTS_OF[rank]
+    word = layout.lower() if isinstance(layout, str) else ""
+    if word in (*FIRST, *LAST, *(known[1:].lower() for known in (first, last))):
+        ours = last if word in LAST or word == last[1:].lower() else first
+        raise ShapeError(
+            f"layout {layout!r} is a word of other libraries; here it is {ours!r}, and x may lack N"
+        )
+    return choice("layout", layout or first, (first, last))
 
 
 def parse_weight_layout(layout: str | None, rank: int, first: str = "K") -> str:
