@@ -89,6 +89,15 @@ PLAIN = {
     "tanh": (TANH, 0.0, 0.0),
     "hardswish": (HARDSWISH, 0.0, 0.0),
 }
+# Words of other libraries, and ours.
+ACTIVATIONS_ELSEWHERE = {
+    "hard_swish": "hardswish",
+    "identity": None,
+    "linear": None,
+    "logistic": "sigmoid",
+    "none": None,
+    "swish": "silu",
+}
 PARAMETERS = {"leaky_relu": 1, "clamp": 2}
 
 
@@ -132,8 +141,10 @@ def _closest(name: object) -> str:
     if name in PARAMETERS:
         example = ("leaky_relu", 0.01) if name == "leaky_relu" else ("clamp", 0.0, 1.0)
         return f"; for example, activation={example}"
-    names = [known for known in PLAIN if known]
-    close = difflib.get_close_matches(str(name).lower(), names, 1)
+    word = str(name).lower()
+    if word in ACTIVATIONS_ELSEWHERE:
+        return f"; did you mean {ACTIVATIONS_ELSEWHERE[word]!r}?"
+    close = difflib.get_close_matches(word, [known for known in PLAIN if known], 1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

@@ -96,7 +96,8 @@ def choice(
     words |= {alias.lower(): word for alias, word in aliases.items()}
     word = value.lower() if isinstance(value, str) else ""
     if word not in words:
-        close = difflib.get_close_matches(word, words, 1)
+        longer = [known for known in words if word and known.startswith(word)]
+        close = longer[:1] or difflib.get_close_matches(word, words, 1)
         hint = f"; did you mean {words[close[0]]!r}?" if close else ""
         raise error(f"{name} {value!r} is none of {', '.join(allowed)}{hint}")
     return words[word]
@@ -154,7 +155,8 @@ def frozen(name: str, value: object) -> Any:
     if isinstance(value, (list, tuple)):
         return tuple(frozen(name, entry) for entry in value)
     if isinstance(value, (bool, float, np.bool_, np.floating)):
-        raise ShapeError(f"{name} must be an integer, not {value!r}")
+        whole = f"; write {int(value)}" if math.isfinite(value) and value == int(value) else ""
+        raise ShapeError(f"{name} must be an integer, not {value!r}{whole}")
     return value
 
 
