@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import FunctionType
+from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar, cast
 
 import numpy as np
@@ -303,7 +303,7 @@ def make_plan(
     *,
     dtype: object,
     w_dtype: object = None,
-    other: Mapping[str, object],
+    other: Mapping[str, object] = MappingProxyType({}),
     **given: Any,
 ) -> Plan:
     """The plan of an operator for arrays of these shapes and dtypes; None is the dtype of x.

@@ -234,3 +234,8 @@ def test_every_operator_names_our_word(operator):
     with pytest.raises(TypeError, match=rf"^{operator}\(\) got .* 'strides'; write stride=2$"):
         function(shape, shape, *([shape] if "grad" in operator else []), strides=2)
     assert "other" not in function.__annotations__
+
+
+def test_tiles_name_our_words_too():
+    with pytest.raises(TypeError, match=r"^conv2d\(\) got .* 'strides'; write stride=2$"):
+        ic.tiles(NAMES["x"], NAMES["w"], strides=2)
