@@ -13,7 +13,14 @@ import numpy as np
 
 import implicit_conv
 from implicit_conv.testing import Array
-from implicit_conv.timing import Local, interleave, paired_ratio, summarise
+from implicit_conv.timing import (
+    UNTOLD,
+    Local,
+    disturbance,
+    interleave,
+    paired_ratio,
+    summarise,
+)
 
 PRECISIONS = ("strict", "standard")
 
@@ -123,7 +130,13 @@ def register(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print a line for each row: milliseconds, and in brackets scipy's time over ours."""
+    """Print a line for each row: milliseconds, and in brackets scipy's time over ours. Beside other
+    work nothing is measured, and the exit status is UNTOLD.
+    """
+    disturbed = disturbance(1)
+    if disturbed:
+        print(disturbed)
+        return UNTOLD
     cv2: Any = import_module("cv2") if find_spec("cv2") else None
     if cv2 is None:
         print("OpenCV is left out: pip install '.[rivals]'")

@@ -21,8 +21,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from implicit_conv.timing import Local, disturbance, interleave, paired_ratio, summarise
-from implicit_conv.tools.bench import INCONCLUSIVE
+from implicit_conv.timing import UNTOLD, Local, disturbance, interleave, paired_ratio, summarise
 from perf.record import ROOT, Record, commit, load, machine
 
 RECIPES = ROOT / "docs" / "recipes"
@@ -157,7 +156,7 @@ def run(options: argparse.Namespace) -> int:
         disturbed = before or disturbance(1)
         if disturbed:
             print(disturbed, flush=True)
-            return INCONCLUSIVE
+            return UNTOLD
         record["recipes"][path.stem] = row
         print(f"{path.stem}: {sentence(record, path.stem)}", flush=True)
     if options.update:

@@ -18,7 +18,7 @@ from implicit_conv.cpu.machine.arch import cpu_arch
 from implicit_conv.cpu.plan import tuning
 from implicit_conv.problem.options import FLOAT_DTYPES
 from implicit_conv.testing import Case
-from implicit_conv.timing import Seconds
+from implicit_conv.timing import UNTOLD, Seconds, disturbance
 from perf import terminal
 from perf.layers import OTHERS, SUITES
 from perf.run import chosen_layers
@@ -56,8 +56,14 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 
 def run(options: argparse.Namespace) -> int:
-    """Exit status: 0, or 1 if the regret is larger than accepted."""
+    """Exit status: 0; 1 if the regret is larger than accepted; UNTOLD beside other work, where
+    nothing is measured.
+    """
     suite = chosen_layers(options)
+    disturbed = disturbance(options.threads)
+    if disturbed:
+        print(disturbed)
+        return UNTOLD
     found = []
     with terminal.progress() as show:
         for number, (name, case) in enumerate(suite.items()):

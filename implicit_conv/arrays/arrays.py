@@ -133,7 +133,8 @@ def dtype_key(dtype: object) -> str | np.dtype[Any]:
         It is no dtype, but an array or a number, or anything else.
     """
     if isinstance(dtype, (np.number, np.bool_, np.ndarray)):
-        raise TypeError(f"cannot interpret {dtype!r} as a data type; pass its dtype, {dtype.dtype}")
+        kind = type(dtype).__name__
+        raise TypeError(f"cannot interpret {kind} as a data type; pass its dtype, {dtype.dtype}")
     try:
         return "bfloat16" if dtype == "bfloat16" else np.dtype(dtype)  # type: ignore[call-overload]
     except (ValueError, SyntaxError):  # numpy reads a text with commas as those of several fields
@@ -287,9 +288,10 @@ def check_vector(name: str, value: object, count: int, dtype: str) -> Array:
     if not array.ndim:
         array = np.broadcast_to(array, count)
     if array.shape != (count,):
+        way = f"; write {name}.reshape({count})" if array.size == count else ""
         raise ShapeError(
             f"{name} has shape {array.shape}; it must have one value for each of K={count} "
-            f"filters, and so the shape ({count},), or be one number for all"
+            f"filters, and so the shape ({count},), or be one number for all{way}"
         )
     if array.dtype != dtype and not np.can_cast(array.dtype, dtype, "same_kind"):
         raise DTypeError(
@@ -314,7 +316,8 @@ def check_like_output(name: str, array: Array, shape: tuple[int, ...], dtype: st
         )
     if array.dtype.newbyteorder("=") != dtype:
         raise DTypeError(
-            f"{name} is {array.dtype} but the output is {dtype}; convert it, or pass out_dtype"
+            f"{name} is {array.dtype} but the output is {dtype}; convert it, or pass "
+            f"out_dtype={array.dtype.name!r}"
         )
 
 

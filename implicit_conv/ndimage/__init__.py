@@ -18,6 +18,10 @@ nan : "propagate" (default), "interpolate" or "ignore"
 preserve_nan : bool
     Whether a NaN of the image stays NaN in the result.
 
+Other public names of scipy.ndimage, such as `median_filter`, `zoom` and `label`, are scipy's own
+functions, so that ``import implicit_conv.ndimage as ndi`` takes the place of scipy's module. Type
+checkers know the filters alone.
+
 `patch` makes scipy's own functions as fast, and those of scikit-image that call them.
 docs/how-to/images.md says what is computed here, and what is left to scipy. A door: this imports
 operators and arrays; `implicit_conv.scale` imports it.
@@ -30,6 +34,7 @@ import functools
 import inspect
 from typing import TYPE_CHECKING, Any
 
+from implicit_conv.arrays.neighbours import own_name
 from implicit_conv.ndimage import conventions
 from implicit_conv.ndimage.conventions import Conventions
 from implicit_conv.ndimage.entries import STRICT, Patch, scipy_filters_on, unpatch
@@ -125,7 +130,11 @@ else:
 
     def __getattr__(name: str) -> Any:
         if name not in FILTERS:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            if name.startswith("_"):  # what Python itself looks for needs no scipy
+                raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            import scipy.ndimage
+
+            return own_name(__name__, scipy.ndimage, name)
         globals()[name] = _filter(name)
         return globals()[name]
 

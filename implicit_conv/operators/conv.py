@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike, DTypeLike
 
@@ -20,8 +20,10 @@ from implicit_conv.operators.dispatch import (
     Options,
     Shape,
     Task,
+    known_keywords,
     make_plan,
     plan_real_or_complex,
+    refuse,
     run,
     with_rank,
 )
@@ -40,7 +42,13 @@ from implicit_conv.problem.options import (
 from implicit_conv.problem.parse import Ints, Padding, parse_max_workspace, parse_padding_mode
 from implicit_conv.problem.problem import Problem
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
+    from implicit_conv.operators.dispatch import NoKeywords
+
+
+@known_keywords
 def conv2d(
     x: Operand[Y],
     w: ArrayLike,
@@ -62,6 +70,7 @@ def conv2d(
     algorithm: Algorithm = "auto",
     max_workspace: int | None = None,
     device: str | None = None,
+    **other: Unpack[NoKeywords],
 ) -> Y:
     """2-d convolution: ``y = activation(scale * conv(x, w) + bias + residual)``.
 
@@ -144,6 +153,8 @@ def conv2d(
            [6., 9., 6.],
            [4., 6., 4.]], dtype=float32)
     """
+    if other:
+        refuse(CONV2D.name, other)
     window = stride, padding, dilation, groups
     own = layout, weight_layout, padding_mode, activation, out_dtype
     method = precision, algorithm, max_workspace, device
@@ -176,6 +187,7 @@ array([[12., 18., 12.],
 )
 
 
+@known_keywords
 def plan_conv2d(
     x_shape: Sequence[int],
     w_shape: Sequence[int],
@@ -195,6 +207,7 @@ def plan_conv2d(
     algorithm: Algorithm = "auto",
     max_workspace: int | None = None,
     device: str | None = None,
+    **other: Unpack[NoKeywords],
 ) -> Plan:
     """Plan how `conv2d` computes arrays of these shapes.
 

@@ -6,12 +6,13 @@ share is here: known calls, the plans that are kept, and the options as one valu
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import indent
-from types import FunctionType
-from typing import Any, NamedTuple, TypeVar, cast
+from types import FunctionType, MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar, cast
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -21,7 +22,7 @@ from implicit_conv.arrays.libraries import as_library_of
 from implicit_conv.cache import CALLS, PLANS, keep_call
 from implicit_conv.cpu.candidates.candidate import Request
 from implicit_conv.cpu.machine.arch import CpuArch, cpu_arch
-from implicit_conv.errors import PlanError
+from implicit_conv.errors import DTypeError, PlanError, ShapeError
 from implicit_conv.kernels.preparation import first, imports, prepare
 from implicit_conv.operators.plan import Engine, Plan
 from implicit_conv.problem.options import (
@@ -44,6 +45,13 @@ from implicit_conv.problem.parse import (
 )
 from implicit_conv.problem.problem import Problem
 from implicit_conv.settings import current
+
+if TYPE_CHECKING:
+    from typing_extensions import TypedDict
+
+    class NoKeywords(TypedDict):
+        """The other keywords of a public function, of which there are none."""
+
 
 Shape = tuple[int, ...]
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -138,6 +146,35 @@ class Operator:
         return Options(**dict(zip(names, values, strict=True)))
 
 
+def known_keywords(function: Function) -> Function:
+    """`function`, whose last parameter catches other keywords, so that a message can name ours.
+    `help`, documentation and type checkers do not see it.
+    """
+    signature = inspect.signature(function)
+    parameters = list(signature.parameters.values())[:-1]
+    function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    del function.__annotations__["other"]
+    return function
+
+
+def refuse(name: str, other: Mapping[str, object]) -> NoReturn:
+    """Refuse keywords that the function `name` does not have.
+
+    Raises
+    ------
+    TypeError
+        Always; see `keywords.unexpected`.
+    """
+    raise prepare(_keywords)(name, other)
+
+
+@imports
+def _keywords() -> Callable[[str, Mapping[str, object]], TypeError]:
+    from implicit_conv.operators.keywords import unexpected
+
+    return unexpected
+
+
 def with_rank(function: Function, rank: int, example: str) -> Function:
     """`function`, which has two spatial axes, with `rank` of them: one signature for all ranks.
 
@@ -154,6 +191,7 @@ def with_rank(function: Function, rank: int, example: str) -> Function:
     copy = FunctionType(code, function.__globals__, name, function.__defaults__)
     copy.__kwdefaults__, copy.__annotations__ = function.__kwdefaults__, function.__annotations__
     copy.__qualname__ = name
+    copy.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
     text, heading, _ = (function.__doc__ or "").partition("Examples\n    --------\n")
     text = re.sub(WORDS[2], lambda found: words[found[0]], text)
     copy.__doc__ = f"{text}{heading}{indent(example.strip(), '    ')}\n    "
@@ -214,13 +252,32 @@ def run(
     else:
         x, w, device = _foreign(operator.names, x, w, options.device)
         options = options._replace(device=device)
-    plan = _plan(operator, (x.shape, w.shape), (x.dtype, w.dtype), options)
+    try:
+        plan = _plan(operator, (x.shape, w.shape), (x.dtype, w.dtype), options)
+    except (ShapeError, DTypeError) as error:
+        if all(isinstance(array, np.ndarray) for array in given):
+            raise
+        raise _with_arrays(error, operator.names, given) from None
     y: Any = plan.engine.run(x, w, bias, residual, out, scale)
     if key is not None and is_exact(window):
         call = plan.engine.repeated(given, (x, w), bias, residual, out, y)
         if call is not None:
             keep_call(CALLS, key, call)
     return as_library_of(given[0], y) if out is None else y
+
+
+def _with_arrays(
+    error: ShapeError | DTypeError, names: tuple[str, str], given: tuple[object, object]
+) -> ShapeError | DTypeError:
+    """The error, whose hint may be code for arrays, for lists, pictures or tensors."""
+    text = str(error)
+    if ".astype(" not in text and "[None" not in text and "np." not in text:
+        return error
+    others = [
+        name for name, value in zip(names, given, strict=True) if not isinstance(value, np.ndarray)
+    ]
+    arrays = ", ".join(f"np.asarray({name})" for name in others)
+    return type(error)(f"{text}; before that, {', '.join(others)} = {arrays}")
 
 
 def _foreign(
@@ -248,16 +305,27 @@ def _device_arrays() -> Any:
     return arrays
 
 
-def make_plan(operator: Operator, *, dtype: object, w_dtype: object = None, **given: Any) -> Plan:
+def make_plan(
+    operator: Operator,
+    *,
+    dtype: object,
+    w_dtype: object = None,
+    other: Mapping[str, object] = MappingProxyType({}),
+    **given: Any,
+) -> Plan:
     """The plan of an operator for arrays of these shapes and dtypes; None is the dtype of x.
 
-    `given` are the two shapes, and the options by their names.
+    `given` are the two shapes, and the options by their names; `other` are keywords that the
+    function does not have.
 
     Raises
     ------
     TypeError
-        A shape is not a sequence, or is the array itself, or an option is not hashable.
+        A shape is not a sequence, or is the array itself, or an option is not hashable, or there
+        are other keywords.
     """
+    if other:
+        refuse(f"plan_{operator.name}", other)
     first, second = (
         shape_tuple(f"{name}_shape", given.pop(f"{name}_shape")) for name in operator.names
     )

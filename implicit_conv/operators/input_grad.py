@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from numpy.typing import ArrayLike, DTypeLike
 
@@ -14,7 +15,9 @@ from implicit_conv.operators.dispatch import (
     LAYOUTS,
     Operator,
     Task,
+    known_keywords,
     make_plan,
+    refuse,
     run,
     with_rank,
 )
@@ -24,7 +27,13 @@ from implicit_conv.problem.options import Algorithm, Layout, PaddingMode, Precis
 from implicit_conv.problem.parse import Ints, Padding, parse_shape, shape_tuple
 from implicit_conv.problem.problem import Problem
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
+    from implicit_conv.operators.dispatch import NoKeywords
+
+
+@known_keywords
 def conv2d_input_grad(
     dy: Operand[Y],
     w: ArrayLike,
@@ -43,6 +52,7 @@ def conv2d_input_grad(
     algorithm: Algorithm = "auto",
     max_workspace: int | None = None,
     device: str | None = None,
+    **other: Unpack[NoKeywords],
 ) -> Y:
     """The gradient of a loss with respect to the input `x` of ``y = conv2d(x, w)``.
 
@@ -85,6 +95,8 @@ def conv2d_input_grad(
            [2., 4., 2.],
            [1., 2., 1.]], dtype=float32)
     """
+    if other:
+        refuse(INPUT_GRAD2D.name, other)
     window = stride, padding, dilation, groups
     shape = shape_tuple("input_shape", input_shape)
     own = layout, weight_layout, padding_mode, shape, out_dtype
@@ -116,6 +128,7 @@ conv3d_input_grad = with_rank(
 )
 
 
+@known_keywords
 def plan_conv2d_input_grad(
     dy_shape: Sequence[int],
     w_shape: Sequence[int],
@@ -135,6 +148,7 @@ def plan_conv2d_input_grad(
     algorithm: Algorithm = "auto",
     max_workspace: int | None = None,
     device: str | None = None,
+    **other: Unpack[NoKeywords],
 ) -> Plan:
     """Plan how `conv2d_input_grad` computes arrays of these shapes.
 

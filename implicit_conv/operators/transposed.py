@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from numpy.typing import ArrayLike, DTypeLike
 
@@ -14,8 +15,10 @@ from implicit_conv.operators.dispatch import (
     WINDOW,
     Operator,
     Task,
+    known_keywords,
     make_plan,
     plan_real_or_complex,
+    refuse,
     run,
     with_rank,
 )
@@ -31,7 +34,13 @@ from implicit_conv.problem.options import (
 from implicit_conv.problem.parse import Ints, Padding, hashable
 from implicit_conv.problem.transposed_problem import parse_transposed
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
+    from implicit_conv.operators.dispatch import NoKeywords
+
+
+@known_keywords
 def conv_transpose2d(
     x: Operand[Y],
     w: ArrayLike,
@@ -54,6 +63,7 @@ def conv_transpose2d(
     algorithm: Algorithm = "auto",
     max_workspace: int | None = None,
     device: str | None = None,
+    **other: Unpack[NoKeywords],
 ) -> Y:
     """2-d transposed convolution: ``activation(scale * conv_transpose(x, w) + bias + residual)``.
 
@@ -106,6 +116,8 @@ def conv_transpose2d(
            [3., 3., 4., 4.],
            [3., 3., 4., 4.]], dtype=float32)
     """
+    if other:
+        refuse(CONV_TRANSPOSE2D.name, other)
     window = stride, padding, dilation, groups
     sizes = hashable("output_padding", output_padding), hashable("output_size", output_size)
     own = layout, weight_layout, *sizes, activation, out_dtype
@@ -136,6 +148,7 @@ conv_transpose3d = with_rank(
 )
 
 
+@known_keywords
 def plan_conv_transpose2d(
     x_shape: Sequence[int],
     w_shape: Sequence[int],
@@ -156,6 +169,7 @@ def plan_conv_transpose2d(
     algorithm: Algorithm = "auto",
     max_workspace: int | None = None,
     device: str | None = None,
+    **other: Unpack[NoKeywords],
 ) -> Plan:
     """Plan how `conv_transpose2d` computes arrays of these shapes.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from numpy.typing import ArrayLike, DTypeLike
 
@@ -15,7 +16,9 @@ from implicit_conv.operators.dispatch import (
     LAYOUTS,
     Operator,
     Task,
+    known_keywords,
     make_plan,
+    refuse,
     run,
     with_rank,
 )
@@ -25,7 +28,13 @@ from implicit_conv.problem.options import FLOAT_DTYPES, Layout, PaddingMode, Pre
 from implicit_conv.problem.parse import Ints, Padding, shape_tuple
 from implicit_conv.problem.problem import Problem
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
+    from implicit_conv.operators.dispatch import NoKeywords
+
+
+@known_keywords
 def conv2d_weight_grad(
     x: Operand[Y],
     dy: ArrayLike,
@@ -43,6 +52,7 @@ def conv2d_weight_grad(
     precision: Precision = "standard",
     max_workspace: int | None = None,
     device: str | None = None,
+    **other: Unpack[NoKeywords],
 ) -> Y:
     """The gradient of a loss with respect to the filter `w` of ``y = conv2d(x, w)``.
 
@@ -93,6 +103,8 @@ def conv2d_weight_grad(
            [6., 9., 6.],
            [4., 6., 4.]], dtype=float32)
     """
+    if other:
+        refuse(WEIGHT_GRAD2D.name, other)
     window = stride, padding, dilation, groups
     shape = shape_tuple("weight_shape", weight_shape)
     own = layout, weight_layout, padding_mode, shape, out_dtype
@@ -124,6 +136,7 @@ conv3d_weight_grad = with_rank(
 )
 
 
+@known_keywords
 def plan_conv2d_weight_grad(
     x_shape: Sequence[int],
     dy_shape: Sequence[int],
@@ -141,6 +154,7 @@ def plan_conv2d_weight_grad(
     precision: Precision = "standard",
     max_workspace: int | None = None,
     device: str | None = None,
+    **other: Unpack[NoKeywords],
 ) -> Plan:
     """Plan how `conv2d_weight_grad` computes arrays of these shapes.
 

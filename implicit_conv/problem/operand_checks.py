@@ -17,14 +17,29 @@ Shapes = tuple[tuple[int, ...], tuple[int, ...]]
 COLOURS = 4  # channels at most of what is taken for a picture
 
 
-def conversion(x: str, w: str, names: tuple[str, str] = ("x", "w")) -> tuple[str, str]:
-    """The one of two arrays that must be converted so that they can be multiplied, and its dtype;
-    two empty words if none must be.
+# Dtypes that are not computed, and what takes their place without loss: up to 2^53 for integers.
+NEAREST = {"bool": "uint8", "uint16": "float32", "complex256": "complex128"}
+WIDE = "float64"
+
+
+def conversions(
+    x: str, w: str, supported: Sequence[str], names: tuple[str, str] = ("x", "w")
+) -> dict[str, str]:
+    """The arrays that must be converted so that they can be multiplied, with their dtypes.
+
+    A filter of integers that numpy made of Python's, next to small integers or floats, takes the
+    dtype of its values: float32, or that of x.
     """
-    if x == w or (x in INTEGER_RANGES and w in INTEGER_RANGES):
-        return "", ""
-    wider = w in INTEGER_RANGES or x in COMPLEX_PARTS  # what w converts to without loss
-    return (names[1], x) if wider else (names[0], w)
+    first, second = (d if d in supported else NEAREST.get(d, WIDE) for d in (x, w))
+    if second != w and w not in NEAREST and x in supported:
+        second = x if x not in INTEGER_RANGES and x not in COMPLEX_PARTS else "float32"
+    integers = first in INTEGER_RANGES and second in INTEGER_RANGES
+    if first != second and not integers:
+        # What w converts to without loss.
+        wider = second in INTEGER_RANGES or first in COMPLEX_PARTS
+        first, second = (first, first) if wider else (second, second)
+    made = zip(names, (x, w), (first, second), strict=True)
+    return {name: new for name, old, new in made if new != old}
 
 
 def check_dtypes(
@@ -37,22 +52,27 @@ def check_dtypes(
     DTypeError
         One is not supported, or they differ and are not both integers.
     """
+    made = conversions(x, w, supported, names)
+    way = " and ".join(f"{name}.astype({dtype!r})" for name, dtype in made.items())
     for name, dtype in zip(names, (x, w), strict=True):
         if dtype not in supported:
             raise DTypeError(
                 f"dtype {dtype} is not supported; {name} is {dtype}: convert it to one of "
-                f"{', '.join(supported)}"
+                f"{', '.join(supported)}, as in {way}"
             )
-    name, dtype = conversion(x, w, names)
-    if name:
+    if made:
         raise DTypeError(
             f"{names[0]} is {x} but {names[1]} is {w}, and both must be integers or have one float "
-            f"dtype; convert one, as in {name}.astype('{dtype}')"
+            f"dtype; convert one, as in {way}"
         )
 
 
 def check_channels(
-    shapes: Shapes, layouts: tuple[str, str], dtypes: tuple[str, str], name: str
+    shapes: Shapes,
+    layouts: tuple[str, str],
+    dtypes: tuple[str, str],
+    name: str,
+    supported: Sequence[str] = (*DTYPES, *COMPLEX_PARTS),
 ) -> None:
     """Refuse a filter without channels, of a picture that may have some, in the function `name`.
 
@@ -66,9 +86,8 @@ def check_channels(
     if len(w_shape) != rank or len(x_shape) not in (rank, rank + 1):
         return
     arrays = {"x": "x", "w": "w"}
-    convert, dtype = conversion(*dtypes)
-    if convert:
-        arrays[convert] += f".astype({dtype!r})"
+    for array, dtype in conversions(*dtypes, supported).items():
+        arrays[array] += f".astype({dtype!r})"
     x, w = arrays.values()
     if len(x_shape) == rank:
         what, end = "one channel and one filter", "[0, 0]"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from typing import Literal, TypeAlias, get_args
 
@@ -88,6 +89,15 @@ PLAIN = {
     "tanh": (TANH, 0.0, 0.0),
     "hardswish": (HARDSWISH, 0.0, 0.0),
 }
+# Words of other libraries, and ours.
+ACTIVATIONS_ELSEWHERE = {
+    "hard_swish": "hardswish",
+    "identity": None,
+    "linear": None,
+    "logistic": "sigmoid",
+    "none": None,
+    "swish": "silu",
+}
 PARAMETERS = {"leaky_relu": 1, "clamp": 2}
 
 
@@ -111,7 +121,7 @@ def parse_activation(activation: Activation) -> tuple[float, float, float]:
         names = ", ".join(str(known) for known in PLAIN)
         raise PlanError(
             f"activation {activation!r} is not supported; choose from {names}, "
-            "('leaky_relu', slope), ('clamp', low, high)"
+            f"('leaky_relu', slope), ('clamp', low, high){_closest(name)}"
         )
     try:
         values = [float(value) for value in parameters]
@@ -124,6 +134,18 @@ def parse_activation(activation: Activation) -> tuple[float, float, float]:
     if not values[0] <= values[1]:
         raise PlanError(f"activation {activation!r}: low must not exceed high")
     return float(CLAMP), values[0], values[1]
+
+
+def _closest(name: object) -> str:
+    """The hint for a name that is no activation, or lacks its parameters."""
+    if name in PARAMETERS:
+        example = ("leaky_relu", 0.01) if name == "leaky_relu" else ("clamp", 0.0, 1.0)
+        return f"; for example, activation={example}"
+    word = str(name).lower()
+    if word in ACTIVATIONS_ELSEWHERE:
+        return f"; did you mean {ACTIVATIONS_ELSEWHERE[word]!r}?"
+    close = difflib.get_close_matches(word, [known for known in PLAIN if known], 1)
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def activation_kind(parsed: tuple[float, float, float]) -> str:

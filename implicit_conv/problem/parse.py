@@ -49,6 +49,9 @@ MODES_ELSEWHERE = {
     "border_reflect_101": ("OpenCV", "reflect"),
     "border_wrap": ("OpenCV", "circular"),
 }
+# Words of other libraries for channels last and first: Keras's, and those of skimage and torch.
+LAST = ("channels_last", "channel_last", "channelslast")
+FIRST = ("channels_first", "channel_first", "channelsfirst")
 Axes = tuple[int, ...]  # a value for each spatial axis, in the order of D, H, W
 
 
@@ -93,7 +96,8 @@ def choice(
     words |= {alias.lower(): word for alias, word in aliases.items()}
     word = value.lower() if isinstance(value, str) else ""
     if word not in words:
-        close = difflib.get_close_matches(word, words, 1)
+        longer = [known for known in words if word and known.startswith(word)]
+        close = longer[:1] or difflib.get_close_matches(word, words, 1)
         hint = f"; did you mean {words[close[0]]!r}?" if close else ""
         raise error(f"{name} {value!r} is none of {', '.join(allowed)}{hint}")
     return words[word]
@@ -107,7 +111,14 @@ def parse_layout(layout: str | None, rank: int) -> str:
     ShapeError
         It is not one with `rank` spatial axes.
     """
-    return choice("layout", layout or LAYOUTS_OF[rank][0], LAYOUTS_OF[rank])
+    first, last = LAYOUTS_OF[rank]
+    word = layout.lower() if isinstance(layout, str) else ""
+    if word in (*FIRST, *LAST, *(known[1:].lower() for known in (first, last))):
+        ours = last if word in LAST or word == last[1:].lower() else first
+        raise ShapeError(
+            f"layout {layout!r} is a word of other libraries; here it is {ours!r}, and x may lack N"
+        )
+    return choice("layout", layout or first, (first, last))
 
 
 def parse_weight_layout(layout: str | None, rank: int, first: str = "K") -> str:
@@ -144,7 +155,8 @@ def frozen(name: str, value: object) -> Any:
     if isinstance(value, (list, tuple)):
         return tuple(frozen(name, entry) for entry in value)
     if isinstance(value, (bool, float, np.bool_, np.floating)):
-        raise ShapeError(f"{name} must be an integer, not {value!r}")
+        whole = f"; write {int(value)}" if math.isfinite(value) and value == int(value) else ""
+        raise ShapeError(f"{name} must be an integer, not {value!r}{whole}")
     return value
 
 

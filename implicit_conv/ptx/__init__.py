@@ -6,7 +6,7 @@ Written from the PTX ISA alone: it needs numpy and knows nothing of this package
 
 from __future__ import annotations
 
-from implicit_conv.ptx.errors import PtxError, UnsupportedError
+from implicit_conv.ptx.errors import LaunchError, PtxError, UnsupportedError
 from implicit_conv.ptx.launch import Launch
 from implicit_conv.ptx.machine.watch import SharedRead, TensorCopy
 from implicit_conv.ptx.memory.global_memory import Memory
@@ -17,6 +17,7 @@ from implicit_conv.ptx.text.blocks import parse
 
 __all__ = [
     "Launch",
+    "LaunchError",
     "Memory",
     "PtxError",
     "Report",

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from implicit_conv.ptx.errors import PtxError, UnsupportedError
+from implicit_conv.ptx.errors import LaunchError, PtxError, UnsupportedError
 from implicit_conv.ptx.limits import SECONDS
 from implicit_conv.ptx.machine.control import control_of
 from implicit_conv.ptx.memory.spaces import lay_out
@@ -65,12 +65,19 @@ def check_runs(text: str, seeds: int, arguments: Sequence[Any], **options: Any) 
 
     That is the first error, or a result that differs from that of seed 0. Arrays among the
     arguments are copied for each run; `options` are those of `run`.
+
+    Raises
+    ------
+    LaunchError
+        The arguments, sizes or target do not fit the kernel.
     """
     first: list[Any] = []
     for seed in range(seeds):
         given = [a.copy() if isinstance(a, np.ndarray) else a for a in arguments]
         try:
             run(text, arguments=given, seed=seed, **options)
+        except LaunchError:
+            raise
         except PtxError as error:
             yield f"seed {seed}: {error}"
             return

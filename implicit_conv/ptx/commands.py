@@ -38,10 +38,19 @@ def register(
 
     `check_with_maps` runs a text with tensor maps, and returns the exit status.
     """
-    parser = subparsers.add_parser("ptx", help="check a PTX file, and run it without a GPU")
+    parser = subparsers.add_parser(
+        "ptx",
+        help="`ptx check`: check a PTX file, and run it without a GPU",
+        description="Read PTX without a GPU; the only action is `check`.",
+    )
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     style = argparse.RawDescriptionHelpFormatter
-    check = actions.add_parser("check", description=DESCRIPTION, formatter_class=style)
+    check = actions.add_parser(
+        "check",
+        help="check a PTX file, and run it under several schedules",
+        description=DESCRIPTION,
+        formatter_class=style,
+    )
     check.add_argument("file", type=Path, metavar="FILE")
     check.add_argument("--arguments", nargs="+", type=argument, metavar="ARGUMENT", default=[])
     check.add_argument("--map", metavar="FILE", help="tensor maps in JSON; - is standard input")

@@ -22,6 +22,10 @@ class UnsupportedError(PtxError):
     """An instruction, modifier or directive that the interpreter does not cover, by its name."""
 
 
+class LaunchError(PtxError):
+    """Arguments, sizes or a target that do not fit the kernel: nothing of it has run."""
+
+
 def shortened(text: str) -> str:
     """The beginning of a text on one line, for messages; with "..." if that is not all."""
     words = " ".join(text[: 2 * QUOTED].split())

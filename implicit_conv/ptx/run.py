@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from implicit_conv.ptx.errors import PtxError, shortened
+from implicit_conv.ptx.errors import LaunchError, shortened
 from implicit_conv.ptx.launch import LIMIT, Launch, code_of
 from implicit_conv.ptx.limits import SECONDS
 from implicit_conv.ptx.machine.watch import Watch, WatchReads
@@ -149,14 +149,17 @@ def run(
 def pack(kernel: Kernel, arguments: Sequence[Any], memory: Memory) -> bytes:
     """The parameters of a launch; arrays are put into memory."""
     if len(arguments) != len(kernel.parameters):
-        names = ", ".join(kernel.parameters) or "none"
-        raise PtxError(f"{len(arguments)} arguments for the parameters {shortened(names)}")
+        names, count = ", ".join(kernel.parameters) or "none", len(kernel.parameters)
+        raise LaunchError(
+            f"{len(arguments)} arguments for the parameters {shortened(names)}; give {count}, one "
+            "for each in this order"
+        )
     data, places = bytearray(kernel.parameter_bytes), dict[int, int]()
     given = zip(kernel.parameters.items(), arguments, strict=True)
     for (name, (offset, size)), argument in given:
         word = _word(argument, size, memory, places)
         if len(word) != size:
-            raise PtxError(
+            raise LaunchError(
                 f"the parameter {shortened(name)} has {size} bytes, the argument {len(word)}"
             )
         data[offset : offset + size] = word
@@ -181,7 +184,7 @@ def _word(argument: Any, size: int, memory: Memory, places: dict[int, int]) -> b
         word = word.ljust(size, b"\0")  # of a struct that begins with a map
     elif isinstance(argument, (float, np.floating)):
         if size not in FLOATS:
-            raise PtxError(f"the argument {argument} for a parameter of {size} bytes: no float")
+            raise LaunchError(f"the argument {argument} for a parameter of {size} bytes: no float")
         word = np.array([argument], FLOATS[size]).tobytes()
     else:
         word = (operator.index(argument) % (1 << 8 * size)).to_bytes(size, "little")
@@ -199,5 +202,5 @@ def _three(size: Size) -> tuple[int, int, int]:
     parts = (size,) if isinstance(size, int) else tuple(size)
     x, y, z = (*parts, 1, 1, 1)[:3]
     if min(x, y, z) < 1 or len(parts) > 3:
-        raise PtxError(f"the size {size} is not one to three positive numbers")
+        raise LaunchError(f"the size {size} is not one to three positive numbers")
     return int(x), int(y), int(z)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from implicit_conv.ptx.errors import PtxError, shortened
+from implicit_conv.ptx.errors import LaunchError, PtxError, shortened
 
 TARGET = re.compile(r"sm_(\d{1,4})([af]?)")
 
@@ -18,7 +18,7 @@ def number_of(target: str) -> tuple[int, str]:
 
 
 def check_target(compiled: str, target: str) -> None:
-    """Raise PtxError unless text for `compiled` runs on `target` (PTX ISA 11.1, .target)."""
+    """Raise LaunchError unless text for `compiled` runs on `target` (PTX ISA 11.1, .target)."""
     (made, suffix), (runs, variant) = number_of(compiled), number_of(target)
     fits = {
         "": runs >= made,
@@ -26,7 +26,7 @@ def check_target(compiled: str, target: str) -> None:
         "f": made // 10 == runs // 10 and runs >= made and variant != "",
     }[suffix]
     if not fits:
-        raise PtxError(f"PTX for {compiled} does not run on {target}; compile it for {target}")
+        raise LaunchError(f"PTX for {compiled} does not run on {target}; compile it for {target}")
 
 
 def lacking(mode: str, cluster: bool, target: str) -> str:

@@ -23,7 +23,7 @@ from implicit_conv.arrays.arrays import Array, dtype_name
 from implicit_conv.blocks import Axis, Block
 from implicit_conv.errors import PlanError, ShapeError
 from implicit_conv.operators import conv, transposed
-from implicit_conv.operators.dispatch import Operator, make_plan
+from implicit_conv.operators.dispatch import Operator, make_plan, refuse
 from implicit_conv.operators.plan import Plan
 from implicit_conv.problem.options import SPACE
 
@@ -135,7 +135,11 @@ def operation(name: str, x: Any, w: Any, *args: Any, **kwargs: Any) -> Operation
     if name not in OPERATORS:
         raise PlanError(f"operator {name!r} is none of {', '.join(OPERATORS)}")
     operator = OPERATORS[name]
-    given = signature(name).bind(x, w, *args, **kwargs).arguments
+    own = signature(name)
+    other = {key: value for key, value in kwargs.items() if key not in own.parameters}
+    if other:
+        refuse(name, other)
+    given = own.bind(x, w, *args, **kwargs).arguments
     for option in REFUSED:
         value = given.pop(option, None)
         if value is not None and not (option == "device" and value == "cpu"):

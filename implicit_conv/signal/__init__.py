@@ -3,8 +3,9 @@
 Arrays of float32, float64, complex64 and complex128 are convolved directly, by
 `implicit_conv.conv1d` and its kin of precision "standard", where this takes less time than scipy's
 FFT, as `choose_conv_method` estimates. All else goes to scipy's own function, which also raises
-the errors. docs/how-to/images.md lists what is left to it. A door: this imports
-operators and arrays.
+the errors. docs/how-to/images.md lists what is left to it. All other public names of scipy.signal,
+such as `firwin` and `butter`, are scipy's own functions; type checkers do not know these. A door:
+this imports operators and arrays.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import functools
 import math
 import types
 from collections.abc import Callable
-from typing import Any, Literal, Protocol, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from implicit_conv.arrays.arrays import Array
+from implicit_conv.arrays.neighbours import own_name
 from implicit_conv.operators.conv import conv1d, conv2d, conv3d
 from implicit_conv.problem.options import PaddingMode
 from implicit_conv.problem.parse import Ints
@@ -56,6 +58,13 @@ class Scipy(Protocol):
 
 
 scipy_signal: Scipy = scipy.signal
+
+if not TYPE_CHECKING:  # type checkers would believe that it has any name
+
+    def __getattr__(name: str) -> Any:
+        return own_name(__name__, scipy.signal, name)
+
+
 CONVOLUTIONS = (conv1d, conv2d, conv3d)  # by rank
 MODES = ("full", "same", "valid")
 PADDING_MODES: dict[str, PaddingMode] = {"fill": "zeros", "wrap": "circular", "symm": "symmetric"}

@@ -47,9 +47,15 @@ members. A list of such objects, or one a line as tma.log_maps writes them, is c
 
 def register(subparsers: Subparsers) -> None:
     """Add the commands; each sets `run`, which takes the parsed arguments and returns a status."""
-    _add(subparsers, "draw", run_draw, _draw_arguments, "draw what a tensor copy loads")
-    _add(subparsers, "explore", run_explore, _explore_arguments, "write an interactive page")
-    _add(subparsers, "lint", run_lint, _lint_arguments, "check a tensor map and a load")
+    _add(subparsers, "draw", run_draw, _draw_arguments, "draw what a TMA tensor copy loads")
+    _add(
+        subparsers,
+        "explore",
+        run_explore,
+        _explore_arguments,
+        "write an interactive page of TMA copies",
+    )
+    _add(subparsers, "lint", run_lint, _lint_arguments, "check a TMA tensor map and a load")
 
 
 def _add(
@@ -87,16 +93,34 @@ def integers(text: str) -> tuple[int, ...]:
         ) from None
 
 
+PTX_MODES = {"tile": "tiled", "im2col::w": "w", "im2col::w::128": "w128"}
+
+
+def _mode(text: str) -> str:
+    """The mode of a map by our word or by that of PTX."""
+    word = text.lower().removeprefix(".")
+    return PTX_MODES.get(word, word)
+
+
 START_HELP = "by default, draw starts at the lower corner and lint checks the map alone"
 
 
 def _map_arguments(parser: argparse.ArgumentParser) -> None:
     """Options that describe one copy, row-major as in Python."""
-    parser.add_argument("--example", metavar="NAME", help="a documented example, ptx-11 to ptx-24")
+    parser.add_argument(
+        "--example", metavar="NAME", help="a documented example; `draw --list` lists them"
+    )
     group = parser.add_argument_group(
         "a tensor copy", "Write a list that begins with a minus sign as in --lower=-1,-1."
     )
-    group.add_argument("--mode", choices=["tiled", "im2col", "w", "w128"], default="im2col")
+    modes = ("tiled", "im2col", "w", "w128")
+    group.add_argument(
+        "--mode",
+        type=_mode,
+        choices=modes,
+        default="im2col",
+        help=f"{', '.join(modes)}, or as PTX writes it: {', '.join(PTX_MODES)}",
+    )
     group.add_argument("--shape", type=integers, metavar="N,[D,]H,W,C")
     group.add_argument("--box", type=integers, metavar="...,C", help="of a tiled map")
     group.add_argument("--dtype", default="float16")
@@ -200,7 +224,9 @@ def _buffers(options: argparse.Namespace) -> list[tuple[int, int]]:
 
 
 def _explore_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", metavar="FILE", default="im2col.html", help="%(default)s")
+    parser.add_argument(
+        "--out", metavar="FILE", default="im2col.html", help="the page; default: %(default)s"
+    )
 
 
 def run_explore(options: argparse.Namespace) -> int:

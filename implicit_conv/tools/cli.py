@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any, NoReturn
 
 from implicit_conv import __version__
 from implicit_conv.errors import DriverError
@@ -25,13 +26,22 @@ USER_ERRORS = (
 )
 
 
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, which names the way to more."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the line, and exit with 2."""
+        self.exit(2, printable(f"{self.prog}: {message}; `{self.prog} --help` says more") + "\n")
+
+
 def make_parser() -> argparse.ArgumentParser:
     """The parser of all commands; the reference prints its help."""
-    parser = argparse.ArgumentParser(
-        prog="implicit-conv", description="Convolution by implicit GEMM for numpy arrays."
+    parser = Parser(
+        prog="implicit-conv",
+        description="Convolution for numpy arrays; `implicit-conv COMMAND --help` says more.",
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands: Any = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     demo.register(commands)
     info.register(commands)
     kernel_cache.register(commands)

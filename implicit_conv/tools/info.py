@@ -15,15 +15,19 @@ from implicit_conv.tools.kernel_cache import size_of
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the command line."""
     parser = commands.add_parser(
-        "info", help="print CPU features, threads, cache folder, GPU and settings"
+        "info",
+        help="print CPU features, threads, cache folder, GPU and settings",
+        description="Print what the engine knows of this machine, and the settings in force.",
     )
-    parser.set_defaults(run=lambda _: print(describe()))
+    parser.add_argument(
+        "--gpu", action="store_true", help="also print what was shown of each GPU kernel"
+    )
+    parser.set_defaults(run=lambda options: print(describe(options.gpu)))
 
 
-def describe() -> str:
-    """The lines that `info` prints."""
+def describe(gpu_kernels: bool = False) -> str:
+    """The lines that `info` prints, those of GPU kernels only on demand."""
     from implicit_conv.cpu.machine.arch import BFLOAT16, cpu_arch, cpu_features
-    from implicit_conv.gpu.plan.families import lines
     from implicit_conv.kernels.cpu.runtime.active_threads import borrowed_name, cpu_count
     from implicit_conv.kernels.disk import store
     from implicit_conv.kernels.disk_folder import KERNEL
@@ -47,10 +51,19 @@ def describe() -> str:
         "GPU": _gpu(),
         "settings": _settings(),
     }
-    evidence = [f"  {line}" for line in lines()]
     return "\n".join(
-        [*(f"{name:13}{value}" for name, value in rows.items()), "GPU kernels", *evidence]
+        [
+            *(f"{name:13}{value}" for name, value in rows.items()),
+            *(_kernels() if gpu_kernels else ()),
+        ]
     )
+
+
+def _kernels() -> list[str]:
+    """What was shown of each GPU kernel."""
+    from implicit_conv.gpu.plan.families import lines
+
+    return ["GPU kernels", *(f"  {line}" for line in lines())]
 
 
 def _settings() -> str:
@@ -95,7 +108,7 @@ def _gpu() -> str:
     try:
         from cuda.bindings import driver  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
-        return "not searched: cuda-bindings is missing; in a checkout: pip install '.[cu13]'"
+        return "not searched: cuda-bindings is missing: pip install cuda-bindings"
     try:
         status, *_ = driver.cuInit(0)
     except RuntimeError as error:  # the bindings are installed, the driver is not

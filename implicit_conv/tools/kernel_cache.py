@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import date
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,21 +20,18 @@ from implicit_conv.timing import show
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the command line."""
     parser = commands.add_parser(
-        "cache", help="look at the cache of compiled kernels, fill it, check it or clear it"
+        "cache",
+        help="the cache of compiled kernels: `cache info`, `check`, `warm` and `clear`",
+        description="Look at the cache of compiled kernels, fill it, check it or clear it.",
     )
-    actions: Any = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    info = actions.add_parser("info", help="print the folder, its files, bytes, limit and age")
-    info.set_defaults(run=lambda _: print(describe(store())))
-    check = actions.add_parser(
-        "check", help="read every file and name the damaged ones; exit status 1 if there are any"
-    )
-    check.set_defaults(run=lambda _: _check(store()))
-    warm = actions.add_parser(
-        "warm", help="compile the kernels of common layers, so that first calls are fast"
-    )
-    warm.set_defaults(run=lambda _: _warm(store()))
-    clear = actions.add_parser("clear", help="remove all compiled kernels")
-    clear.set_defaults(run=lambda _: _clear(store()))
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    for name, (run, text) in ACTIONS.items():
+        action = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        action.set_defaults(run=lambda _, run=run: run(store()))
+
+
+def _info(kernels: Store) -> None:
+    print(describe(kernels))
 
 
 def describe(kernels: Store) -> str:
@@ -144,6 +141,14 @@ def _clear(kernels: Store) -> int:
     if left:
         print(f"{count(len(left), 'file')} could not be removed, such as {left[0].name}")
     return bool(left)
+
+
+ACTIONS: dict[str, tuple[Callable[[Store], int | None], str]] = {
+    "info": (_info, "print the folder, its files, bytes, limit and age"),
+    "check": (_check, "read every file and name the damaged ones; exit status 1 if there are any"),
+    "warm": (_warm, "compile the kernels of common layers, so that first calls are fast"),
+    "clear": (_clear, "remove all compiled kernels; later calls compile theirs again"),
+}
 
 
 def _used(file: File) -> float:

@@ -161,6 +161,9 @@ def _explain(options: argparse.Namespace) -> None:
 
 
 def _tune(options: argparse.Namespace) -> int:
+    from implicit_conv.cpu.plan.tuning import parse_filters
+
+    parse_filters(options.filters)  # an error comes before the guard
     plan = _plan(options, "cpu")
     disturbed = disturbance(plan.facts()["threads"])
     if disturbed:

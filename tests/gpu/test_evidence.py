@@ -31,6 +31,8 @@ def test_snippets_of_the_page_run(capsys):
 
 def test_info_prints_the_ladder(capsys):
     assert main(["info"]) == 0
+    assert "GPU kernels" not in capsys.readouterr().out
+    assert main(["info", "--gpu"]) == 0
     printed = capsys.readouterr().out
     for name, _, _, _, target, *_, hardware in ladder():
         assert any(

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from perf import compare, run, tables
+from perf import compare, ndimage, regret, run, tables
 from perf.__main__ import main
 from perf.record import read, save
 
@@ -107,6 +107,17 @@ def test_a_comparison_that_other_work_joins_tells_no_ratio(monkeypatch, capsys):
     disturbances(monkeypatch, compare, "", "")
     assert main(["compare", "a", "b", "--suite", "small"]) == 1
     assert "2.000" in capsys.readouterr().out
+
+
+def test_regret_and_filters_of_images_measure_nothing_beside_other_work(monkeypatch, capsys):
+    asked = disturbances(monkeypatch, regret, OTHERS)
+    monkeypatch.setattr(regret, "measured", None)  # a call would be a TypeError
+    assert main(["regret", "--suite", "small", "--threads", "2"]) == 3
+    assert (asked, capsys.readouterr().out) == ([2], f"{OTHERS}\n")
+    asked = disturbances(monkeypatch, ndimage, OTHERS)
+    monkeypatch.setattr(ndimage, "line", None)
+    assert main(["ndimage"]) == 3
+    assert (asked, capsys.readouterr().out) == ([1], f"{OTHERS}\n")
 
 
 def test_a_disturbed_record_passes_the_schema(record, tmp_path):

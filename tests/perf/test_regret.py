@@ -32,6 +32,7 @@ def test_the_command_fails_if_choices_cost_more_than_accepted(monkeypatch, capsy
         return [np.full(3, share), *[np.ones(3)] * (len(candidates) - 1)]
 
     monkeypatch.setattr(tuning, "measure", samples)
+    monkeypatch.setattr(regret, "disturbance", lambda threads: "")
     given = ["regret", "--suite", "resnet50", "--layer", "1x1 64", "--layer", "3x3 64"]
     assert main(given) == status
     printed = " ".join(capsys.readouterr().out.split())

@@ -240,7 +240,7 @@ def check_kernel(
     try:
         reads = watcher.readers.read
         ptx.run(text, grid, block, passed, target, watch=watcher, watch_reads=reads, **options)
-    except ptx.UnsupportedError:
+    except (ptx.LaunchError, ptx.UnsupportedError):
         raise
     except ptx.PtxError as wrong:
         error = str(wrong)
