@@ -44,6 +44,7 @@ ENVIRONMENT = {  # of a process that measures: one thread
     "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
 }
 TIME = re.compile(r"^# \*\*Time\*\*.*\n(?:# .+\n)*", re.MULTILINE)
+WIDTH = 76  # of lines, as docs/recipes/ruff.toml has it
 MONTHS = 7  # characters of a date up to its month
 
 
@@ -121,7 +122,7 @@ def renewed(text: str, paragraph: str) -> str:
         The recipe has no such paragraph.
     """
     lines = textwrap.wrap(
-        paragraph, 100, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False
+        paragraph, WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False
     )
     text, count = TIME.subn(lambda _: "\n".join(lines) + "\n", text)
     if count != 1:
