@@ -1,4 +1,4 @@
-"""The door to cubed: lazy convolutions and filters of its arrays; see docs/scale.md."""
+"""The door to cubed: lazy convolutions and filters of its arrays; see docs/how-to/scale.md."""
 
 from implicit_conv.scale.cubed import functions as _named
 

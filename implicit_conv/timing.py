@@ -1,4 +1,4 @@
-"""The timing core: samples of functions that take turns, and their statistics.
+"""The timing core: samples of functions that take turns, their statistics, and progress.
 
 ``implicit-conv bench`` and ``perf/`` use it. It imports only numpy, so that `perf.side` can load it
 by path.
@@ -14,6 +14,8 @@ from __future__ import annotations
 import gc
 import os
 import random
+import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 NOISY = 0.10  # a relative difference of equal calls above which nothing can be told
+UNTOLD = 3  # exit status of a command whose ratios are missing, because other work disturbs it
 WATCHED = 0.3  # seconds in which the work of others is watched
 SPARED = 0.3  # of a CPU, which the system and a terminal may take
 SAMPLE_SECONDS = 0.02  # least length of a sample
@@ -34,17 +37,19 @@ Seconds = NDArray[np.float64]
 def disturbance(threads: int) -> str:
     """What disturbs measurements on so many threads, in words; an empty text if nothing does.
 
-    The system says how much of its CPUs others use while this process sleeps, which load averages
-    tell late. Systems without ``/proc/stat`` tell nothing.
+    The system says how much of its CPUs others use while this thread sleeps, which load averages
+    tell late. Threads of this process, which may spin after a call, are not others. Systems without
+    ``/proc/stat`` tell nothing.
     """
     try:
-        before, before_idle = _cpu_times()
+        before, before_idle, own = *_cpu_times(), time.process_time()
         time.sleep(WATCHED)
-        after, idle = _cpu_times()
+        after, idle, own = *_cpu_times(), time.process_time() - own
     except OSError:
         return ""
     cpus = os.cpu_count() or 1
-    free = cpus * (idle - before_idle) / max(1, after - before)
+    unused = idle - before_idle + own * os.sysconf("SC_CLK_TCK")
+    free = cpus * min(1.0, unused / max(1, after - before))
     if free > threads - SPARED:
         return ""
     return (
@@ -58,6 +63,18 @@ def _cpu_times() -> tuple[int, int]:
     with open("/proc/stat") as file:
         times = [int(word) for word in file.readline().split()[1:9]]
     return sum(times), times[3] + times[4]  # idle, and idle while a disk works
+
+
+def show(text: str) -> None:
+    """Show progress in one line of standard error, in place of the text before; an empty text
+    removes it.
+
+    Nothing is written where standard error is a file or a pipe, or is closed.
+    """
+    if sys.stderr is not None and sys.stderr.isatty():
+        width = shutil.get_terminal_size().columns - 1  # a full line would wrap
+        sys.stderr.write(f"\r\033[K{text[:width]}\r")  # what others write begins the line anew
+        sys.stderr.flush()
 
 
 class Summary(NamedTuple):

@@ -20,6 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from implicit_conv.testing import Case
+from implicit_conv.timing import UNTOLD, disturbance
 from implicit_conv.tools.rivals import oracle
 from perf import tables, terminal
 from perf.layers import SUITES
@@ -43,7 +44,7 @@ SAMPLES = 3  # samples of each side in a round
 EPOCHS = 3  # process restarts before the first verdict
 MOST_EPOCHS = 9  # process restarts at most, for cases that are still ambiguous
 AGREE = 1e-5  # largest difference between the sums over y of two sides, relative to sum|y|
-STATUS = {SLOWER: 1, INCONCLUSIVE: 3}  # exit status of a verdict
+STATUS = {SLOWER: 1, INCONCLUSIVE: UNTOLD}  # exit status of a verdict
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -83,7 +84,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def compare(options: argparse.Namespace, base: str, head: str) -> Record:
-    """Measure until every case is decided or MOST_EPOCHS is reached; return the record."""
+    """Measure until every case is decided or MOST_EPOCHS is reached; return the record.
+
+    Nothing is measured beside other work, of which minutes could tell nothing.
+    """
     suite = chosen_layers(options)
     names = ("suite", "layer", "layout", "batch", "threads", "rounds")
     record = new_record("compare", {name: getattr(options, name) for name in names})
@@ -92,11 +96,17 @@ def compare(options: argparse.Namespace, base: str, head: str) -> Record:
     try:
         with sides(base, head, options) as trees, terminal.progress() as show:
             record |= {"base": trees["base"].name, "head": trees["head"].name}
+            disturbed = disturbance(options.threads)
+            if disturbed:
+                return record | {"complete": True, "disturbed": disturbed}
             measure(suite, trees, options, samples, show)
         record["complete"] = True
     except KeyboardInterrupt:
         pass
     judge(record, samples)
+    disturbed = disturbance(options.threads)
+    if disturbed:
+        record |= {"verdict": INCONCLUSIVE, "disturbed": disturbed}
     record["load"]["after"] = load()
     return record
 
@@ -136,10 +146,12 @@ def measure(
             ambiguous = {name: suite[name] for name in suite if found[name][1] == INCONCLUSIVE}
             if not ambiguous:
                 return
+        epochs = max(EPOCHS, epoch + 1)
+        show(f"epoch {epoch + 1}: start, compile", epoch * options.rounds, epochs * options.rounds)
         with workers(trees, options.threads) as alive:
             calls = prepare(alive, ambiguous)
             for number in range(options.rounds):
-                done, epochs = epoch * options.rounds + number, max(EPOCHS, epoch + 1)
+                done = epoch * options.rounds + number
                 show(f"epoch {epoch + 1}", done, epochs * options.rounds)
                 for which in order.sample(range(len(ambiguous)), len(ambiguous)):
                     one_round(alive, which, calls[which], order, samples[list(ambiguous)[which]])

@@ -328,15 +328,15 @@ SUITES: dict[str, tuple[str, Callable[[], Layers]]] = {
     "densenet": ("DenseNet-121", networks.densenet),
     "ssd": ("SSD300", networks.ssd),
     "aspp": ("DeepLabv3, ASPP", aspp),
-    "first": ("first layers", first),
-    "depthwise": ("depthwise", depthwise_layers),
+    "first": ("first layers of networks", first),
+    "depthwise": ("depthwise layers", depthwise_layers),
     "pixel": ("1x1 on one pixel", pixel),
     "small": ("small calls", small),
     "int8": ("ResNet-50, uint8 x int8", int8),
     "gpu": ("ResNet-50", gpu),
-    "transposed": ("transposed", transposed),
-    "conv1d": ("signals", conv1d),
-    "conv3d": ("volumes", conv3d),
+    "transposed": ("transposed convolutions", transposed),
+    "conv1d": ("conv1d of signals", conv1d),
+    "conv3d": ("conv3d of volumes", conv3d),
 }
 KINDS = ("aspp", "first", "depthwise", "pixel", "small")  # suites of layers of one kind
 OTHERS = ("int8", "gpu", "transposed", "conv1d", "conv3d")  # suites that "all" leaves out

@@ -175,6 +175,20 @@ def save(record: Record, path: Path) -> None:
     temporary.replace(path)
 
 
+def told(path: Path) -> Record:
+    """The record at `path`, whose ratios can be told.
+
+    Raises
+    ------
+    ValueError
+        The file is not a record of this version, or other work disturbed what was measured.
+    """
+    record = read(path)
+    if "disturbed" in record:
+        raise ValueError(f"{path} has no ratio that can be told: {record['disturbed']}")
+    return record
+
+
 def read(path: Path) -> Record:
     """The record at `path`.
 

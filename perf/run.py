@@ -7,6 +7,7 @@ with the machine; ratios of functions that take turns do not. A record has one r
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from typing import Any
 from implicit_conv.cpu.machine.arch import cpu_arch
 from implicit_conv.problem.options import FLOAT_DTYPES, PRECISIONS
 from implicit_conv.testing import Case
+from implicit_conv.timing import UNTOLD, disturbance
 from implicit_conv.tools.ceilings import measure_ceilings
 from implicit_conv.tools.rivals import CONTROL, measure
 from perf import tables, terminal
@@ -89,7 +91,9 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 
 def run(options: argparse.Namespace) -> int:
-    """Exit status: 0; 1 if rows were dropped; 130 after Ctrl-C, which keeps the finished rows."""
+    """Exit status: 0; 1 if rows were dropped; UNTOLD if no ratio can be told, for other work
+    disturbs this machine; 130 after Ctrl-C, which keeps the finished rows.
+    """
     if options.device == "cuda":
         from perf.cuda import row_maker
     else:
@@ -98,6 +102,10 @@ def run(options: argparse.Namespace) -> int:
     if options.precision != "standard":
         require_images(options, suite)
     record = new_record("run", settings(options))
+    threads = 1 if options.device == "cuda" else record["settings"]["threads"]
+    disturbed = disturbance(threads)
+    if disturbed:
+        print(disturbed, file=sys.stderr, flush=True)
     status = 0
     try:
         with terminal.progress() as show, row_maker(options, record) as make_row:
@@ -105,7 +113,9 @@ def run(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print("interrupted: the finished rows are kept")
         status = INTERRUPTED
-    finish(record, complete=status == 0)
+    finish(record, status == 0, disturbed or disturbance(threads))
+    if "disturbed" in record:
+        status = status or UNTOLD
     if record["settings"].get("dropped"):
         status = status or 1
     if options.output:
@@ -195,12 +205,17 @@ def measure_rows(
             save(record, output)
 
 
-def finish(record: Record, complete: bool) -> None:
-    """Write load average, noise floor and completeness of the whole run."""
+def finish(record: Record, complete: bool, disturbed: str) -> None:
+    """Write load average, noise floor and completeness of the whole run, and what disturbed it."""
     controls = [row["ratios"][CONTROL] for row in record["rows"] if CONTROL in row["ratios"]]
     record["noise_floor"] = noise_floor(controls) if controls else None
     record["load"]["after"] = load()
     record["complete"] = complete
+    floor = record["noise_floor"] or 0
+    if not disturbed and floor > tables.NOISY:
+        disturbed = f"calls differ from themselves by {floor:.1%}: no ratio can be told"
+    if disturbed:
+        record["disturbed"] = disturbed
 
 
 def startup() -> dict[str, float]:

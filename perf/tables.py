@@ -17,7 +17,10 @@ from perf.record import Record
 from perf.terminal import Rows, table_of
 from perf.verdicts import threshold
 
-NOISY = 0.05  # a run with a larger noise floor carries a warning
+NOISY = 0.05  # a run with a larger noise floor was disturbed, and its ratios tell nothing
+INTEGERS = "uint8"  # dtype of the suite of integers, whose title tells it
+
+Named = Sequence[tuple[str, Record]]  # records with the names of their files
 
 
 class Overview(NamedTuple):
@@ -31,6 +34,11 @@ class Overview(NamedTuple):
     means: dict[str, float]  # "call" and "plan", or "plan" alone: geometric means over the layers
     worst: float  # the smallest ratio of all layers, to the first of `means`
     worst_layer: str
+
+    @property
+    def ratio(self) -> float:
+        """The first of `means`."""
+        return next(iter(self.means.values()))
 
     @property
     def worst_of(self) -> str:
@@ -123,16 +131,23 @@ def fma_rate(record: Record) -> float:
     return ceilings["fma"] / 1e9 if ceilings else 0.0
 
 
-def words_of(record: Record) -> list[str]:
-    """What a run measured: network, dtype, layout, batch (if several images), threads."""
+def settings_words(record: Record) -> list[str]:
+    """How a run measured its suite: dtype, layout, batch (if several images), threads."""
     settings = settings_of(record)
     return [
-        suite_title(record),
-        settings["dtype"],
+        *([settings["dtype"]] if settings["dtype"] != INTEGERS else []),
         settings["layout"],
         *([f"batch {settings['batch']}"] if settings["batch"] > 1 else []),
         threads_text(settings["threads"]),
     ]
+
+
+def unusual_words(record: Record) -> list[str]:
+    """The settings of a run that are not float32, one image and one thread."""
+    settings = settings_of(record)
+    dtype = [settings["dtype"]] if settings["dtype"] not in ("float32", INTEGERS) else []
+    batch = [f"batch {settings['batch']}"] if settings["batch"] > 1 else []
+    return dtype + batch + ([threads_text(settings["threads"])] if settings["threads"] > 1 else [])
 
 
 def threads_text(threads: int) -> str:
@@ -142,32 +157,10 @@ def threads_text(threads: int) -> str:
 
 def title_of(record: Record) -> str:
     """What a run measured, in one line."""
-    return ", ".join(words_of(record))
+    return ", ".join([suite_title(record), *settings_words(record)])
 
 
 OURS = ("call", "plan")
-
-
-def overview_rows(overviews: Sequence[Overview], links: Sequence[str]) -> Rows:
-    """One row a run; the suite's name links to `links`."""
-    rows = []
-    for found, link in zip(overviews, links, strict=True):
-        settings, rate = settings_of(found.record), fma_rate(found.record)
-        means = {ours: f"{mean:.2f}" for ours, mean in found.means.items()}
-        rows.append(
-            {
-                "suite": f"[{suite_title(found.record)}]({link})",
-                "rival": found.rival,
-                "dtype": settings["dtype"],
-                "layout": settings["layout"],
-                "images": str(settings["batch"]),
-                "threads": str(settings["threads"]),
-                "FMA peak": f"{rate:.0f} GFLOP/s" if rate else "",
-                **{ours: means.get(ours, "") for ours in OURS},
-                "worst layer": f"{found.worst:.2f} ({found.worst_layer})",
-            }
-        )
-    return rows
 
 
 def rivals_of(record: Record) -> list[str]:
@@ -201,8 +194,9 @@ def _run_row(record: Record, row: dict[str, Any]) -> dict[str, str]:
     ceilings = record.get("ceilings")
     shown = {name: "not timed" if name in absent else "" for name in (*OURS, *rivals)}
     shown |= {name: f"{1e3 * seconds:.3f}" for name, seconds in times.items() if name in shown}
+    told = {} if "disturbed" in record else row["ratios"]
     ratios = {
-        f"{name}/{ours}": row["ratios"].get(ratio_key(name, ours))
+        f"{name}/{ours}": told.get(ratio_key(name, ours))
         for name in rivals
         for ours in ours_against(name)
     }
@@ -220,18 +214,33 @@ def _run_row(record: Record, row: dict[str, Any]) -> dict[str, str]:
     }
 
 
+def means_cells(found: Overview) -> dict[str, str]:
+    """Cells of a table on one rival: its means, and the worst layer."""
+    means = {ours: f"{found.means[ours]:.2f}" if ours in found.means else "" for ours in OURS}
+    return {**means, "worst layer": f"{found.worst:.2f} ({found.worst_layer})"}
+
+
 def summary_lines(record: Record) -> list[str]:
-    """Short lines on a whole run: ratios, ceilings, noise, start-up, what is missing."""
+    """Short lines on a whole run, for a terminal: ratios, noise, and `run_lines`."""
     lines = rival_lines(record)
     if record["noise_floor"] is not None:
         lines.append(f"noise floor: {record['noise_floor']:.1%} (call against itself)")
-        if record["noise_floor"] > NOISY:
+        if record["noise_floor"] > NOISY and "disturbed" not in record:
             lines.append("too noisy: other work disturbs this machine, so do not use these ratios")
+    if any(uses_winograd(row) for row in record["rows"]):
+        lines.append("GFLOP/s count the direct sum; Winograd needs fewer and may exceed the peak")
+    return lines + run_lines(record)
+
+
+def run_lines(record: Record) -> list[str]:
+    """Short lines on a whole run: large errors, ceilings, start-up, what is missing."""
+    lines = error_lines(record)
+    for (name, reason), layers in not_timed(record).items():
+        of = f"{layers} of {len(record['rows'])} layers"
+        lines.append(f"{name} was not timed on {of}: {reason}")
     if "ceilings" in record:
         peak, copy = record["ceilings"]["fma"], record["ceilings"]["copy"]
         lines.append(f"measured ceilings: {peak / 1e9:.0f} GFLOP/s, {copy / 1e9:.0f} GB/s of copy")
-    if any(uses_winograd(row) for row in record["rows"]):
-        lines.append("GFLOP/s count the direct sum; Winograd needs fewer and may exceed the peak")
     if "startup" in record:
         start = record["startup"]
         lines.append(f"import: {start['import'] * 1e3:.1f} ms beyond numpy")
@@ -247,24 +256,25 @@ def summary_lines(record: Record) -> list[str]:
 
 
 def rival_lines(record: Record) -> list[str]:
-    """Short lines on the rivals of a run: ratios, worst layers, large errors, who is missing."""
+    """Short lines on the rivals of a run: ratios and worst layers."""
     lines = []
-    for found in overviews_of(record):
+    for found in [] if "disturbed" in record else overviews_of(record):
         means = ", ".join(f"{ratio:.2f} ({ours})" for ours, ratio in found.means.items())
         lines.append(
             f"{found.rival}'s time over ours, geometric mean of {found.layers} layers: {means}"
         )
         lines.append(f"worst layer: {found.worst:.2f} ({found.worst_layer}, {found.worst_of})")
-        error = largest_error(record, found.rival)
-        if error > LIMIT_UNITS:
-            lines.append(
-                f"largest error of {found.rival}: {error:.0f} units of eps * sum|x||w|; "
-                f"ours: {largest_error(record, 'call'):.1f}"
-            )
-    for (name, reason), layers in not_timed(record).items():
-        of = f"{layers} of {len(record['rows'])} layers"
-        lines.append(f"{name} was not timed on {of}: {reason}")
     return lines
+
+
+def error_lines(record: Record) -> list[str]:
+    """A line for each rival whose results are less accurate than ours may be."""
+    return [
+        f"largest error of {name}: {error:.0f} units of eps * sum|x||w|; "
+        f"ours: {largest_error(record, 'call'):.1f}"
+        for name in rivals_of(record)
+        if (error := largest_error(record, name)) > LIMIT_UNITS
+    ]
 
 
 def largest_error(record: Record, name: str) -> float:
@@ -280,7 +290,12 @@ def uses_winograd(row: dict[str, Any]) -> bool:
 
 def run_table(record: Record) -> str:
     """A run for the terminal."""
-    return "\n".join([table_of(run_rows(record)), *summary_lines(record)])
+    return "\n".join([*disturbed_lines(record), table_of(run_rows(record)), *summary_lines(record)])
+
+
+def disturbed_lines(record: Record) -> list[str]:
+    """Why there are no ratios, if there are none."""
+    return [record["disturbed"]] if "disturbed" in record else []
 
 
 def markdown(rows: Rows, left: int) -> str:
@@ -293,8 +308,8 @@ def markdown(rows: Rows, left: int) -> str:
 
 def compare_table(record: Record) -> str:
     """A comparison for the terminal: its layers, the verdict and the threshold it rests on."""
-    if record["noise_floor"] is None:
-        return "nothing was measured"
+    if "disturbed" in record or record["noise_floor"] is None:
+        return "\n".join(disturbed_lines(record) or ["nothing was measured"])
     floor = record["noise_floor"]
     rows = [
         {

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+from implicit_conv.timing import show
 
 Rows = list[dict[str, str]]  # a table: heading -> cell, the same headings in all rows
 Show = Callable[[str, int, int], None]  # (layer, rows done, rows in all)
@@ -34,9 +35,12 @@ def progress() -> Iterator[Show]:
 
         def step(layer: str, done: int, total: int) -> None:
             check()
-            print(f"{done}/{total} {layer}", file=sys.stderr)
+            show(f"{done}/{total} {layer}")
 
-        yield step
+        try:
+            yield step
+        finally:
+            show("")
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The map of docs/architecture.md, the contracts of pyproject.toml and the tree say the same."""
+"""The map of the page "Architecture", the contracts of pyproject.toml and the tree say the same."""
 
 import re
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "implicit_conv"
-PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/contributing/architecture.md").read_text(encoding="utf-8")
 MOST_WORDS, MOST_FLAT = 900, 7
 SHOWS = "implicit_conv/operators/plan.py"  # to users: no call goes through it
 TRACED = """

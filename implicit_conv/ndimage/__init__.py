@@ -19,8 +19,8 @@ preserve_nan : bool
     Whether a NaN of the image stays NaN in the result.
 
 `patch` makes scipy's own functions as fast, and those of scikit-image that call them.
-docs/images.md says what is computed here, and what is left to scipy. A door: this imports operators
-and arrays; `implicit_conv.scale` imports it.
+docs/how-to/images.md says what is computed here, and what is left to scipy. A door: this imports
+operators and arrays; `implicit_conv.scale` imports it.
 """
 
 from __future__ import annotations

@@ -66,8 +66,9 @@ def conv2d(
     """2-d convolution: ``y = activation(scale * conv(x, w) + bias + residual)``.
 
     This is cross-correlation, as in all deep-learning libraries: the filter is NOT flipped
-    (``scipy.signal.correlate``, not ``convolve``). docs/mapping.md translates from other libraries,
-    and docs/numerics.md says how results are rounded, and what NaNs, integers and subnormals do.
+    (``scipy.signal.correlate``, not ``convolve``). The pages "Coming from" of the documentation
+    translate from other libraries, and "Numbers" says how results are rounded, and what NaNs,
+    integers and subnormals do.
 
     Parameters
     ----------
@@ -80,8 +81,8 @@ def conv2d(
         The filters, of the dtype of `x`; both may be different ones of int8, uint8, int16.
     bias : array of shape (K,), or one number, optional
         It is added in the dtype of the sum: see `out_dtype`.
-    stride, dilation : int, or one for each of H, W
-    padding : int, one for each of H, W, a (low, high) pair for each, or a name
+    stride, dilation : int, or one for each of (H, W)
+    padding : int, one for each of (H, W), a (low, high) pair for each, or a name
         Negative values crop. "valid" pads nothing. "same" pads so that the output has
         ceil(size / stride) pixels, and puts an odd pixel on the high side; "same_lower" puts it on
         the low side. "full" keeps every window that touches the image. "causal" pads the low side,
@@ -113,13 +114,13 @@ def conv2d(
         The most bytes of scratch memory and packed filter that a call takes besides its arrays.
     device : None, "cpu", "cuda" or "cuda:1"
         The device that convolves numpy arrays; None is the CPU, unless `config` or the environment
-        names a GPU. Of all functions, GPUs compute conv2d alone; others raise a PlanError.
+        names a GPU. GPUs compute convolutions with two spatial axes; all else raises a PlanError.
 
     Returns
     -------
     y : array of shape (N, K, P, Q), or in `layout`, of the library of `x`; or `out`
-        P = (H + pad_low + pad_high - (R - 1) * dilation - 1) // stride + 1; the same formula with
-        W and S gives Q.
+        Q = (W + pad_low + pad_high - (S - 1) * dilation - 1) // stride + 1, and so along each
+        axis.
 
     Raises
     ------
@@ -149,7 +150,30 @@ def conv2d(
     return run(CONV2D, x, w, bias, scale, residual, out, window, own, method)  # type: ignore[no-any-return]
 
 
-conv1d, conv3d = with_rank(conv2d, 1), with_rank(conv2d, 3)
+conv1d = with_rank(
+    conv2d,
+    1,
+    """
+>>> import numpy as np
+>>> from implicit_conv import conv1d
+>>> x = np.array([[1, 2, 3, 4, 5]], np.float32)  # C, W
+>>> conv1d(x, np.full((1, 1, 3), 1 / 3, np.float32))  # a moving average
+array([[2., 3., 4.]], dtype=float32)
+""",
+)
+conv3d = with_rank(
+    conv2d,
+    3,
+    """
+>>> import numpy as np
+>>> from implicit_conv import conv3d
+>>> x, w = np.ones((1, 1, 3, 3, 3), np.float32), np.ones((1, 1, 3, 3, 3), np.float32)
+>>> conv3d(x, w, padding="same")[0, 0, 1]  # the middle one of three planes
+array([[12., 18., 12.],
+       [18., 27., 18.],
+       [12., 18., 12.]], dtype=float32)
+""",
+)
 
 
 def plan_conv2d(
@@ -174,16 +198,22 @@ def plan_conv2d(
 ) -> Plan:
     """Plan how `conv2d` computes arrays of these shapes.
 
-    The other parameters, and the errors raised, are those of `conv2d`; a shape that is no sequence
-    is a TypeError. `device` may also name the target of a GPU that this machine does not have, such
-    as "sm_90a" or "sm_120".
+    The errors raised are those of `conv2d`; a shape that is no sequence is a TypeError.
 
     Parameters
     ----------
-    x_shape : sequence of 4 ints, or 3 without the batch axis, in `layout`
-    w_shape : sequence of 4 ints, in `weight_layout`
+    x_shape : sequence of ints
+        The shape of `x`: (N, C, H, W), or in `layout`; the batch axis may be missing.
+    w_shape : sequence of ints
+        The shape of `w`: (K, C / groups, R, S), or in `weight_layout`.
     dtype, w_dtype : dtypes of `x` and `w`
         `w_dtype` is `dtype` by default; only integers may differ.
+    stride, padding, dilation, groups, layout, weight_layout, padding_mode, activation, out_dtype
+        As in `conv2d`.
+    precision, algorithm, max_workspace
+        As in `conv2d`.
+    device : None, "cpu", "cuda", "cuda:1", or a target such as "sm_90a" or "sm_120"
+        A target plans for a GPU that this machine need not have.
 
     Returns
     -------
@@ -201,7 +231,26 @@ def plan_conv2d(
     return make_plan(CONV2D, **locals())
 
 
-plan_conv1d, plan_conv3d = with_rank(plan_conv2d, 1), with_rank(plan_conv2d, 3)
+plan_conv1d = with_rank(
+    plan_conv2d,
+    1,
+    """
+>>> from implicit_conv import plan_conv1d
+>>> plan = plan_conv1d((1, 2, 48000), (8, 2, 31), "int16", stride=2)
+>>> plan.problem.output
+(23985,)
+""",
+)
+plan_conv3d = with_rank(
+    plan_conv2d,
+    3,
+    """
+>>> from implicit_conv import plan_conv3d
+>>> plan = plan_conv3d((1, 8, 32, 32, 32), (16, 8, 3, 3, 3), padding="same")
+>>> plan.problem.output
+(32, 32, 32)
+""",
+)
 
 
 def _plan(task: Task) -> Engine:

@@ -6,8 +6,10 @@ share is here: known calls, the plans that are kept, and the options as one valu
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from textwrap import indent
 from types import FunctionType
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -83,11 +85,12 @@ METHOD = ("precision", "algorithm", "max_workspace", "device")
 LAYOUTS = ("layout", "weight_layout")
 CONVOLUTION = (*WINDOW, *LAYOUTS, "padding_mode")  # what `Problem.parse` takes
 SHAPES = ("input_shape", "weight_shape")
-AXES = {  # what documentation says of other numbers of spatial axes than two
-    1: """with one spatial axis: W stands for H, W there, S for R, S, and Q for P, Q, in shapes and
-    in layouts, such as "NCW" and "KCS". A pair of paddings is given as in ``((2, 0),)``.""",
-    3: """with three spatial axes: D, H, W stand for H, W there, T, R, S for R, S, and Z, P, Q for
-    P, Q, in shapes and in layouts, such as "NCDHW" and "KCTRS".""",
+# What documentation says of two spatial axes, and of other numbers of them.
+WORDS = {
+    2: "2-d|2d|H, W|P, Q|R, S|h, w|p, q|r, s|NCHW|NHWC|KCRS|KRSC|RSCK|CKRS|CRSK|RSKC",
+    1: "1-d|1d|W|Q|S|w|q|s|NCW|NWC|KCS|KSC|SCK|CKS|CSK|SKC",
+    3: "3-d|3d|D, H, W|Z, P, Q|T, R, S|d, h, w|z, p, q|t, r, s"
+    "|NCDHW|NDHWC|KCTRS|KTRSC|TRSCK|CKTRS|CTRSK|TRSKC",
 }
 INTEGERS = (*WINDOW, "output_padding", "output_size", "max_workspace")  # ints or sequences of ints
 
@@ -135,21 +138,25 @@ class Operator:
         return Options(**dict(zip(names, values, strict=True)))
 
 
-def with_rank(function: Function, rank: int) -> Function:
+def with_rank(function: Function, rank: int, example: str) -> Function:
     """`function`, which has two spatial axes, with `rank` of them: one signature for all ranks.
 
-    The copy has another name, another documentation and another operator, which the code of
-    `function` takes from a constant of its module: CONV2D, whose twin is CONV1D.
+    The copy has another name, another operator, which the code of `function` takes from a constant
+    of its module (CONV2D, whose twin is CONV1D), and its documentation with other letters, which
+    ends with `example`: lines of a session, the first of which imports the copy.
     """
     assert isinstance(function, FunctionType)
-    two, code, digit = function.__name__, function.__code__, str(rank)
-    name, title = two.replace("2", digit), (function.__doc__ or "").partition("\n")[0]
+    code = function.__code__
+    words = dict(zip(WORDS[2].split("|"), WORDS[rank].split("|"), strict=True))
+    name = function.__name__.replace("2", str(rank))
     names = tuple(each.replace("2D", f"{rank}D") for each in code.co_names)
     code = code.replace(co_name=name, co_names=names)
     copy = FunctionType(code, function.__globals__, name, function.__defaults__)
     copy.__kwdefaults__, copy.__annotations__ = function.__kwdefaults__, function.__annotations__
     copy.__qualname__ = name
-    copy.__doc__ = f"{title.replace('2', digit)}\n\n    As `{two}`, {AXES[rank]}\n"
+    text, heading, _ = (function.__doc__ or "").partition("Examples\n    --------\n")
+    text = re.sub(WORDS[2], lambda found: words[found[0]], text)
+    copy.__doc__ = f"{text}{heading}{indent(example.strip(), '    ')}\n    "
     return cast(Function, copy)
 
 

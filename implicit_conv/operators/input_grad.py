@@ -54,10 +54,11 @@ def conv2d_input_grad(
     dy : array of shape (N, K, P, Q), or in `layout`; the batch axis may be missing
         The gradient of the loss with respect to y: float32, float64, float16 or bfloat16.
     w : array of shape (K, C / groups, R, S), or in `weight_layout`, of the dtype of `dy`
-    input_shape : sequence of 4 ints, or 3 without the batch axis
-        The shape of `x`, in `layout`.
-    stride, padding, dilation, groups, layout, weight_layout, padding_mode, out, precision,
-    algorithm, max_workspace
+    input_shape : sequence of ints
+        The shape of `x`: (N, C, H, W), or in `layout`; without N where `dy` has none.
+    stride, padding, dilation, groups, layout, weight_layout, padding_mode, out
+        As in `conv2d`.
+    precision, algorithm, max_workspace
         As in `conv2d`.
     out_dtype : dtype, optional
         float32, float64 or the dtype of `dy` (default).
@@ -91,8 +92,28 @@ def conv2d_input_grad(
     return run(INPUT_GRAD2D, dy, w, None, None, None, out, window, own, method)  # type: ignore[no-any-return]
 
 
-conv1d_input_grad = with_rank(conv2d_input_grad, 1)
-conv3d_input_grad = with_rank(conv2d_input_grad, 3)
+conv1d_input_grad = with_rank(
+    conv2d_input_grad,
+    1,
+    """
+>>> import numpy as np
+>>> from implicit_conv import conv1d_input_grad
+>>> dy, w = np.ones((1, 3), np.float32), np.array([[[1, 10, 100]]], np.float32)
+>>> conv1d_input_grad(dy, w, (1, 5))
+array([[  1.,  11., 111., 110., 100.]], dtype=float32)
+""",
+)
+conv3d_input_grad = with_rank(
+    conv2d_input_grad,
+    3,
+    """
+>>> import numpy as np
+>>> from implicit_conv import conv3d_input_grad
+>>> dy, w = np.ones((1, 8, 6, 6, 6), np.float32), np.ones((8, 4, 3, 3, 3), np.float32)
+>>> conv3d_input_grad(dy, w, (1, 4, 8, 8, 8)).shape
+(1, 4, 8, 8, 8)
+""",
+)
 
 
 def plan_conv2d_input_grad(
@@ -115,16 +136,59 @@ def plan_conv2d_input_grad(
     max_workspace: int | None = None,
     device: str | None = None,
 ) -> Plan:
-    """Plan how `conv2d_input_grad` computes arrays of these shapes; see `plan_conv2d`.
+    """Plan how `conv2d_input_grad` computes arrays of these shapes.
 
-    ``plan(dy, w)`` computes the gradient, with a filter that is plain or comes from
-    ``plan.pack(w)``.
+    The errors raised are those of `conv2d_input_grad`; a shape that is no sequence is a TypeError.
+
+    Parameters
+    ----------
+    dy_shape : sequence of ints
+        The shape of `dy`: (N, K, P, Q), or in `layout`; the batch axis may be missing.
+    w_shape : sequence of ints
+        The shape of `w`: (K, C / groups, R, S), or in `weight_layout`.
+    input_shape : sequence of ints
+        The shape of `x`: (N, C, H, W), or in `layout`.
+    dtype, w_dtype : dtypes of `dy` and `w`
+        They are the same.
+    stride, padding, dilation, groups, layout, weight_layout, padding_mode, out_dtype
+        As in `conv2d_input_grad`.
+    precision, algorithm, max_workspace, device
+        As in `conv2d_input_grad`.
+
+    Returns
+    -------
+    plan : Plan
+        ``plan(dy, w)`` computes the gradient, with a filter that is plain or comes from
+        ``plan.pack(w)``.
+
+    Examples
+    --------
+    >>> from implicit_conv import plan_conv2d_input_grad
+    >>> plan = plan_conv2d_input_grad((1, 64, 56, 56), (64, 32, 3, 3), (1, 32, 58, 58))
+    >>> plan.problem.input_shape
+    (1, 32, 58, 58)
     """
     return make_plan(INPUT_GRAD2D, **locals())
 
 
-plan_conv1d_input_grad = with_rank(plan_conv2d_input_grad, 1)
-plan_conv3d_input_grad = with_rank(plan_conv2d_input_grad, 3)
+plan_conv1d_input_grad = with_rank(
+    plan_conv2d_input_grad,
+    1,
+    """
+>>> from implicit_conv import plan_conv1d_input_grad
+>>> plan_conv1d_input_grad((1, 8, 98), (8, 4, 3), (1, 4, 100)).problem.input_shape
+(1, 4, 100)
+""",
+)
+plan_conv3d_input_grad = with_rank(
+    plan_conv2d_input_grad,
+    3,
+    """
+>>> from implicit_conv import plan_conv3d_input_grad
+>>> plan_conv3d_input_grad((1, 8, 6, 6, 6), (8, 4, 3, 3, 3), (1, 4, 8, 8, 8)).problem.input_shape
+(1, 4, 8, 8, 8)
+""",
+)
 
 
 def _plan(task: Task) -> Engine:

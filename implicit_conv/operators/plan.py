@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from implicit_conv.arrays.arrays import Array, Operand, Y
 from implicit_conv.arrays.libraries import as_library_of
 from implicit_conv.cache import CALLS, PLANS, cached_property, keep_first
+from implicit_conv.kernels.preparation import imports
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import Load
 
@@ -23,6 +24,13 @@ if TYPE_CHECKING:
 
 Engine: TypeAlias = "CpuEngine | SumEngine | GpuEngine"  # the planned computation behind a Plan
 Packed: TypeAlias = "PackedFilter | PackedParts | GpuFilter"  # a filter that `Plan.pack` returned
+
+
+@imports
+def _brief() -> Any:
+    from implicit_conv.operators.brief import brief
+
+    return brief
 
 
 @dataclass(frozen=True)
@@ -99,11 +107,37 @@ class Plan:
     def __repr__(self) -> str:
         return f"<Plan of {self.problem}: {self.algorithm}>"
 
-    def explain(self) -> str:
-        """A text for people: what runs, what it reads, and every candidate with its estimated time
-        or the rule that refuses it.
+    def explain(self, brief: bool = False) -> str:
+        """A text for people. It begins with three lines: what runs; how long it takes by estimate,
+        on how many threads, and at what share of the machine's limit; and why: the next best
+        candidate and its time. Then it says what is read, and lists every candidate with its
+        estimated time or the rule that refuses it.
+
+        The limit is the rate of fused multiply-adds that one thread was measured at in this
+        process, times the threads. Times are estimates; ``implicit-conv bench`` measures.
+
+        Parameters
+        ----------
+        brief : bool
+            Only the three lines.
         """
-        return self.engine.explain()
+        lines: str = _brief()(self.engine.facts())
+        return lines if brief else f"{lines}\n\n{self.engine.explain()}"
+
+    def facts(self) -> dict[str, object]:
+        """What `explain` says, as names and numbers for programs; ``json.dumps`` takes it.
+
+        Returns
+        -------
+        facts : dict
+            "problem", "device", "algorithm", "kernel", "asked" (the algorithm was named), "tuned"
+            (what was measured, in words), "threads" (None on a GPU), "milliseconds" (an estimate),
+            "flops" and "bytes" (of a direct sum), "peak" (operations a second at most on these
+            threads, None on a GPU), "peak_is_measured", "packed" (the kernel with packed filters,
+            and its milliseconds), "candidates" and "refused" (lists of dicts), and "parts": the
+            facts of each of the convolutions that this one is computed by, where there are some.
+        """
+        return self.engine.facts()
 
     def trace(self) -> list[Load]:
         """The loads that the engine executes for contiguous arrays of the problem's layout.

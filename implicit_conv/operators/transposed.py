@@ -67,24 +67,25 @@ def conv_transpose2d(
     ----------
     x : array of shape (N, C, H, W), or in `layout`; the batch axis may be missing
     w : array of shape (C, K / groups, R, S), or in `weight_layout`
-    padding : int, one for each of H, W, a (low, high) pair for each, or a name
+    padding : int, one for each of (H, W), a (low, high) pair for each, or a name
         The pixels that are removed from the borders of y; negative values add zeros there. "valid"
         removes none. "same" removes as many as make y `stride` times as large as `x`, and an odd
         pixel on the high side; "same_lower" removes it on the low side (ONNX: auto_pad).
-    output_padding : int, or one for each of H, W
+    output_padding : int, or one for each of (H, W)
         Pixels that are added on the high side of y; less than the stride or the dilation.
-    output_size : int, or one for each of H, W, optional
+    output_size : int, or one for each of (H, W), optional
         The size of y, from which output_padding follows.
     weight_layout : "CKRS" (default), "CRSK" or "RSKC", or a layout of `conv2d`
-    bias, stride, dilation, groups, layout, activation, scale, residual, out, out_dtype, precision,
-    algorithm, max_workspace, device
+    bias, stride, dilation, groups, layout, activation, scale, residual, out, out_dtype
+        As in `conv2d`.
+    precision, algorithm, max_workspace, device
         As in `conv2d`.
 
     Returns
     -------
     y : array of shape (N, K, P, Q), or in `layout`, of the library of `x`
-        P = (H - 1) * stride - pad_low - pad_high + (R - 1) * dilation + 1 + output_padding; the
-        same formula with W and S gives Q.
+        Q = (W - 1) * stride - pad_low - pad_high + (S - 1) * dilation + 1 + output_padding, and so
+        along each axis.
 
     Raises
     ------
@@ -112,8 +113,27 @@ def conv_transpose2d(
     return run(CONV_TRANSPOSE2D, x, w, bias, scale, residual, out, window, own, method)  # type: ignore[no-any-return]
 
 
-conv_transpose1d = with_rank(conv_transpose2d, 1)
-conv_transpose3d = with_rank(conv_transpose2d, 3)
+conv_transpose1d = with_rank(
+    conv_transpose2d,
+    1,
+    """
+>>> import numpy as np
+>>> from implicit_conv import conv_transpose1d
+>>> conv_transpose1d(np.array([[1, 2, 3]], np.float32), np.ones((1, 1, 2), np.float32), stride=2)
+array([[1., 1., 2., 2., 3., 3.]], dtype=float32)
+""",
+)
+conv_transpose3d = with_rank(
+    conv_transpose2d,
+    3,
+    """
+>>> import numpy as np
+>>> from implicit_conv import conv_transpose3d
+>>> x, w = np.ones((1, 8, 6, 9, 9), np.float32), np.ones((8, 4, 2, 2, 2), np.float32)
+>>> conv_transpose3d(x, w, stride=2).shape
+(1, 4, 12, 18, 18)
+""",
+)
 
 
 def plan_conv_transpose2d(
@@ -137,12 +157,56 @@ def plan_conv_transpose2d(
     max_workspace: int | None = None,
     device: str | None = None,
 ) -> Plan:
-    """Plan how `conv_transpose2d` computes arrays of these shapes; see `plan_conv2d`."""
+    """Plan how `conv_transpose2d` computes arrays of these shapes.
+
+    The errors raised are those of `conv_transpose2d`; a shape that is no sequence is a TypeError.
+
+    Parameters
+    ----------
+    x_shape : sequence of ints
+        The shape of `x`: (N, C, H, W), or in `layout`; the batch axis may be missing.
+    w_shape : sequence of ints
+        The shape of `w`: (C, K / groups, R, S), or in `weight_layout`.
+    dtype, w_dtype : dtypes of `x` and `w`
+        `w_dtype` is `dtype` by default; only integers may differ.
+    stride, padding, output_padding, groups, dilation, output_size, layout, weight_layout
+        As in `conv_transpose2d`.
+    activation, out_dtype, precision, algorithm, max_workspace, device
+        As in `conv_transpose2d`.
+
+    Returns
+    -------
+    plan : Plan
+        ``plan(x, w, bias)`` convolves, with a filter that is plain or comes from ``plan.pack(w)``.
+
+    Examples
+    --------
+    >>> from implicit_conv import plan_conv_transpose2d
+    >>> plan = plan_conv_transpose2d((1, 64, 28, 28), (64, 32, 4, 4), stride=2, padding=1)
+    >>> plan.problem.input_shape  # of the convolution whose input gradient this is
+    (1, 32, 56, 56)
+    """
     return make_plan(CONV_TRANSPOSE2D, **locals())
 
 
-plan_conv_transpose1d = with_rank(plan_conv_transpose2d, 1)
-plan_conv_transpose3d = with_rank(plan_conv_transpose2d, 3)
+plan_conv_transpose1d = with_rank(
+    plan_conv_transpose2d,
+    1,
+    """
+>>> from implicit_conv import plan_conv_transpose1d
+>>> plan_conv_transpose1d((1, 16, 100), (16, 8, 4), stride=2, padding=1).problem.input_shape
+(1, 8, 200)
+""",
+)
+plan_conv_transpose3d = with_rank(
+    plan_conv_transpose2d,
+    3,
+    """
+>>> from implicit_conv import plan_conv_transpose3d
+>>> plan_conv_transpose3d((1, 16, 8, 8, 8), (16, 8, 2, 2, 2), stride=2).problem.input_shape
+(1, 8, 16, 16, 16)
+""",
+)
 
 
 def _plan(task: Task) -> Engine:

@@ -48,7 +48,8 @@ def conv2d_weight_grad(
 
     ``dw[k, c, r, s]`` is the sum over n, p, q of ``dy[n, k, p, q]`` times the pixel of x that tap
     (r, s) of channel c reads for output (p, q), padding included. The options are those that were
-    given to `conv2d`. docs/numerics.md bounds the error, and says where NaNs show.
+    given to `conv2d`. The page "Numbers" of the documentation bounds the error, and says where NaNs
+    show.
 
     Parameters
     ----------
@@ -57,8 +58,8 @@ def conv2d_weight_grad(
         The 16-bit types are summed in float32, and the result is rounded once, to nearest even.
     dy : array of shape (N, K, P, Q), or in `layout`, of the dtype of `x`
         The gradient of the loss with respect to y.
-    weight_shape : sequence of 4 ints
-        The shape of `w`, in `weight_layout`: (K, C / groups, R, S) by default.
+    weight_shape : sequence of ints
+        The shape of `w`: (K, C / groups, R, S), or in `weight_layout`.
     stride, padding, dilation, groups, layout, weight_layout, padding_mode, out
         As in `conv2d`.
     out_dtype : dtype, optional
@@ -99,8 +100,28 @@ def conv2d_weight_grad(
     return run(WEIGHT_GRAD2D, x, dy, None, None, None, out, window, own, method)  # type: ignore[no-any-return]
 
 
-conv1d_weight_grad = with_rank(conv2d_weight_grad, 1)
-conv3d_weight_grad = with_rank(conv2d_weight_grad, 3)
+conv1d_weight_grad = with_rank(
+    conv2d_weight_grad,
+    1,
+    """
+>>> import numpy as np
+>>> from implicit_conv import conv1d_weight_grad
+>>> x, dy = np.array([[1, 2, 3, 4, 5]], np.float32), np.ones((1, 3), np.float32)
+>>> conv1d_weight_grad(x, dy, (1, 1, 3))
+array([[[ 6.,  9., 12.]]], dtype=float32)
+""",
+)
+conv3d_weight_grad = with_rank(
+    conv2d_weight_grad,
+    3,
+    """
+>>> import numpy as np
+>>> from implicit_conv import conv3d_weight_grad
+>>> x, dy = np.ones((1, 4, 8, 8, 8), np.float32), np.ones((1, 8, 6, 6, 6), np.float32)
+>>> conv3d_weight_grad(x, dy, (8, 4, 3, 3, 3)).shape
+(8, 4, 3, 3, 3)
+""",
+)
 
 
 def plan_conv2d_weight_grad(
@@ -121,9 +142,28 @@ def plan_conv2d_weight_grad(
     max_workspace: int | None = None,
     device: str | None = None,
 ) -> Plan:
-    """Plan how `conv2d_weight_grad` computes arrays of these shapes; see `plan_conv2d`.
+    """Plan how `conv2d_weight_grad` computes arrays of these shapes.
 
-    ``plan(x, dy)`` computes the gradient. Nothing is packed.
+    The errors raised are those of `conv2d_weight_grad`; a shape that is no sequence is a TypeError.
+
+    Parameters
+    ----------
+    x_shape : sequence of ints
+        The shape of `x`: (N, C, H, W), or in `layout`; the batch axis may be missing.
+    dy_shape : sequence of ints
+        The shape of `dy`: (N, K, P, Q), or in `layout`.
+    weight_shape : sequence of ints
+        The shape of `w`: (K, C / groups, R, S), or in `weight_layout`.
+    dtype : dtype of `x` and `dy`
+    stride, padding, dilation, groups, layout, weight_layout, padding_mode, out_dtype
+        As in `conv2d_weight_grad`.
+    precision, max_workspace, device
+        As in `conv2d_weight_grad`.
+
+    Returns
+    -------
+    plan : Plan
+        ``plan(x, dy)`` computes the gradient. Nothing is packed.
 
     Examples
     --------
@@ -135,8 +175,25 @@ def plan_conv2d_weight_grad(
     return make_plan(WEIGHT_GRAD2D, **locals())
 
 
-plan_conv1d_weight_grad = with_rank(plan_conv2d_weight_grad, 1)
-plan_conv3d_weight_grad = with_rank(plan_conv2d_weight_grad, 3)
+plan_conv1d_weight_grad = with_rank(
+    plan_conv2d_weight_grad,
+    1,
+    """
+>>> from implicit_conv import plan_conv1d_weight_grad
+>>> plan_conv1d_weight_grad((1, 4, 100), (1, 8, 98), (8, 4, 3)).problem.weight_shape
+(8, 4, 3)
+""",
+)
+plan_conv3d_weight_grad = with_rank(
+    plan_conv2d_weight_grad,
+    3,
+    """
+>>> from implicit_conv import plan_conv3d_weight_grad
+>>> shapes = (1, 4, 8, 8, 8), (1, 8, 6, 6, 6), (8, 4, 3, 3, 3)
+>>> plan_conv3d_weight_grad(*shapes).problem.weight_shape
+(8, 4, 3, 3, 3)
+""",
+)
 
 
 def _plan(task: Task) -> Engine:

@@ -1,8 +1,8 @@
 """Convolutions and filters of cubed arrays: lazy, and within the memory that a task may take.
 
 A task is given the pixels that its chunk of the result needs, and no more, which count towards the
-memory that cubed projects; it computes with one thread, if no other number is set. docs/scale.md is
-the guide.
+memory that cubed projects; it computes with one thread, if no other number is set.
+docs/how-to/scale.md is the guide.
 """
 
 from __future__ import annotations

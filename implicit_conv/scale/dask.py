@@ -4,7 +4,7 @@ where x can be sliced on disk.
 An x that is a file, or ``dask.array.from_array`` of one, is read by the tasks themselves, each with
 its halo. Other arrays are given their halos by ``dask.array.map_overlap``; only chunks at a border
 of x are padded. A task computes with one thread, as dask runs a task on each thread of a worker;
-IMPLICIT_CONV_NUM_THREADS sets another number. docs/scale.md is the guide.
+IMPLICIT_CONV_NUM_THREADS sets another number. docs/how-to/scale.md is the guide.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ REACH = "a chunk of the result reads {} pixels before and {} after those of its 
 def _lazy(made: Callable[..., Operation], name: str, x: Any, *args: Any, **kwargs: Any) -> Any:
     """The dask array that the function `name` makes of `x`; `made` is what a task computes."""
     if type(x).__module__.startswith("xarray."):
-        raise DTypeError("x is an array of xarray; pass x.data, or use it as docs/scale.md shows")
+        raise DTypeError(
+            "x is an array of xarray; pass x.data, or use it as docs/how-to/scale.md shows"
+        )
     source, chunks, token = _source(x)
     if source is None and not isinstance(x, da.Array):
         x = da.from_array(x)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from implicit_conv.blocks import Block
 from implicit_conv.errors import ShapeError, TileError
 from implicit_conv.scale.operation import Operation, Span, operation, read
 from implicit_conv.scale.tile_sizes import chunks_of, largest_tile, parse_bytes, text, tile_bytes
+from implicit_conv.timing import show
 
 Progress = Callable[[int, int], object]  # of the tiles done, and of all
 
@@ -347,7 +347,7 @@ def tiles(
     threads : int
         Threads that read ahead, each a tile. The arithmetic has all threads of the settings.
     progress : bool or function of (tiles done, tiles)
-        True shows tqdm's bar if tqdm is installed and standard error is a terminal.
+        True shows the tiles done if standard error is a terminal.
 
     Returns
     -------
@@ -380,20 +380,15 @@ def tiles(
 
 @contextmanager
 def _shown(count: int, start: int, progress: Progress | bool) -> Iterator[Progress | None]:
-    """What shows progress: a bar where there is a terminal, a function of the caller's, or None."""
+    """What shows progress: a line of a terminal, a function of the caller's, or None."""
     if not isinstance(progress, bool):
         yield progress
         return
-    bar: Any = None
-    if progress and sys.stderr is not None and sys.stderr.isatty():
-        try:
-            from tqdm import tqdm
-        except ImportError:
-            pass
-        else:
-            bar = tqdm(total=count, initial=start, unit="tile")
-    if bar is None:
+    if not progress:
         yield None
         return
-    with bar:
-        yield lambda _done, _count: bar.update()
+    try:
+        show(f"tile {start} of {count}")
+        yield lambda done, _: show(f"tile {done} of {count}")
+    finally:
+        show("")

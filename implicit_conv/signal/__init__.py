@@ -3,7 +3,7 @@
 Arrays of float32, float64, complex64 and complex128 are convolved directly, by
 `implicit_conv.conv1d` and its kin of precision "standard", where this takes less time than scipy's
 FFT, as `choose_conv_method` estimates. All else goes to scipy's own function, which also raises
-the errors. docs/images.md lists what is left to it. A door: this imports
+the errors. docs/how-to/images.md lists what is left to it. A door: this imports
 operators and arrays.
 """
 

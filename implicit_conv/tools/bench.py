@@ -6,9 +6,7 @@ import argparse
 from importlib.util import find_spec
 
 from implicit_conv.errors import UsageError
-from implicit_conv.timing import NOISY, disturbance, paired_ratio, summarise
-
-INCONCLUSIVE = 3  # exit status of a run in which ratios are missing
+from implicit_conv.timing import NOISY, UNTOLD, disturbance, paired_ratio, summarise
 
 # One layer of each kind that networks consist of: (C, K, size, taps, stride).
 TYPICAL = {
@@ -50,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     """Print one row for each layer, then the ceilings and the noise of this run.
 
     Where other work disturbs the machine, "too noisy" stands in place of ratios, and the exit
-    status is INCONCLUSIVE.
+    status is UNTOLD.
     """
     from implicit_conv.cpu.machine.arch import cpu_arch
     from implicit_conv.testing import Case
@@ -100,4 +98,4 @@ def run(options: argparse.Namespace) -> int:
         f"{peak['copy'] / 1e9:.0f} GB/s; the same call against itself differs by up to "
         f"{max(noise):.1%}"
     )
-    return INCONCLUSIVE if disturbed or max(noise) > NOISY else 0
+    return UNTOLD if disturbed or max(noise) > NOISY else 0

@@ -25,8 +25,8 @@ USER_ERRORS = (
 )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit status, 2 for an error that the user can correct."""
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of all commands; the reference prints its help."""
     parser = argparse.ArgumentParser(
         prog="implicit-conv", description="Convolution by implicit GEMM for numpy arrays."
     )
@@ -39,7 +39,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     laboratory.register(commands)
     interpreter.register(commands, check_with_maps)
     plans.register(commands)
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit status, 2 for an error that the user can correct."""
+    options = make_parser().parse_args(arguments)
     try:
         return options.run(options) or 0
     except BrokenPipeError:  # the reader of the pipe, such as `head`, has ended

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from implicit_conv.errors import ShapeError, UsageError
-from implicit_conv.timing import disturbance
+from implicit_conv.timing import UNTOLD, disturbance
 
 Array = NDArray[Any]
 TAPS = 11  # height and width of every filter of the bank
+CALLS, SECONDS = 20, 2.0  # of what is timed at most, so that large pictures take no minute
+CHECKED = 640  # rows and columns at most that are compared with a reference, from the corner on
+CONTRAST = 0.995  # quantile of the absolute values of a gray plane that is black or white
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -22,40 +26,60 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser = commands.add_parser(
         "demo",
         help="filter a photograph; show plan, speed, error and feature maps",
-        description="Run a photograph through blur, sharpen, edge and Gabor filters.",
+        description="Run a photograph through blur, sharpen, edge and Gabor filters. Beside other "
+        "work it tells no ratio, and exits with 3.",
     )
     parser.add_argument("image", nargs="?", help="a picture; default: matplotlib's sample")
     parser.add_argument("--out", default="implicit-conv-demo.png", help="the picture to write")
     parser.set_defaults(run=run)
 
 
-def run(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> int:
     """Print plan, time, GFLOP/s and error; write the picture."""
     from implicit_conv.operators.conv import plan_conv2d
     from implicit_conv.testing import Case, error_units
+    from implicit_conv.tools.picture_rivals import as_planes, picture_rivals
 
-    x = load_picture(options.image)
+    picture = load_picture(options.image)
     check_output(Path(options.out))  # before the work, not after it
-    names, w = filter_bank()
-    plan = plan_conv2d(x.shape, w.shape, padding="same")
-    _show(plan.explain())
-    cold, y = _timed(lambda: plan(x, w), 1)
-    _show(f"first call  {cold * 1e3:.1f} ms; it compiles the kernels, or loads them from the cache")
-    disturbed = disturbance(1)
+    colour, gray = filter_bank()
+    x, w = as_operands(picture, colour, gray)
+    plan = plan_conv2d(x.shape, w.shape, padding="same", padding_mode="reflect")
+    facts: dict[str, Any] = plan.facts()
+    threads = facts["threads"]
+    disturbed = disturbance(threads)
     if disturbed:
         _show(f"noise       {disturbed}")
-    seconds, _ = _timed(lambda: plan(x, w), 20)
-    _show(f"time        {seconds * 1e3:.3f} ms, {plan.flops / seconds / 1e9:.0f} GFLOP/s")
-    im2col_seconds, _ = _timed(lambda: numpy_im2col(x, w), 3)
-    longer = f", {im2col_seconds / seconds:.1f} times as long" if not disturbed else ""
-    _show(f"numpy       {im2col_seconds * 1e3:.1f} ms by im2col and matmul{longer}")
+    _show(f"problem     {plan.problem}\n{plan.explain(brief=True)}")
+    cold, y = _timed(lambda: plan(x, w), 1)
+    _show(f"first call  {cold * 1e3:.1f} ms; it compiles the kernels, or loads them from the cache")
+    seconds, _ = _timed(lambda: plan(x, w), CALLS)
+    _show(
+        f"measured    {seconds * 1e3:.3f} ms on {threads} thread{'s' * (threads > 1)}, where the "
+        f"estimate is {facts['milliseconds']:.3f} ms; {plan.flops / seconds / 1e9:.0f} GFLOP/s"
+    )
+    filters = [*colour.values()], [*gray.values()]
+    rivals = picture_rivals(picture, *filters, threads)
+    times = {name: _timed(function, CALLS)[0] for name, function in rivals.items()}
+    if not disturbed:
+        disturbed = disturbance(threads)
+        if disturbed:
+            _show(f"noise       {disturbed}")
+    for name, rival in times.items():
+        longer = "" if disturbed else f", {rival / seconds:.1f} times as long"
+        _show(f"rival       {name}: {rival * 1e3:.1f} ms for the same planes{longer}")
+    if not times:
+        _show("rival       none is installed to compare with: pip install opencv-python-headless")
     half = TAPS // 2
-    pads = ((half, half), (half, half))
-    case = Case(C=3, K=len(w), size=x.shape[2:], kernel=(TAPS, TAPS), padding=pads)
-    units = error_units(y, case.reference(x, w), case.reference(x, w, True), "float32")
+    padded = np.pad(x, ((0, 0), (0, 0), (half, half), (half, half)), "reflect")
+    padded = padded[..., : CHECKED + 2 * half, : CHECKED + 2 * half]
+    part = y[..., :CHECKED, :CHECKED]
+    case = Case(C=3, K=len(w), size=padded.shape[2:], kernel=(TAPS, TAPS))
+    units = error_units(part, case.reference(padded, w), case.reference(padded, w, True), "float32")
     _show(f"error       at most {units:.2f} units of 2^-24 * sum|x||w| against float64")
-    draw(x, names, y, Path(options.out))
+    draw(picture, {**colour, **gray}, as_planes(y[0], len(colour)), Path(options.out))
     _show(f"picture     {options.out}")
+    return UNTOLD if disturbed else 0
 
 
 def _show(line: str) -> None:
@@ -80,18 +104,20 @@ def check_output(path: Path) -> None:
         raise UsageError(f"--out {path}: there is no folder {path.parent}")
 
 
-def _timed(function: Any, repeats: int) -> tuple[float, Array]:
-    """(median seconds, last result)."""
+def _timed(function: Callable[[], Any], repeats: int) -> tuple[float, Any]:
+    """(median seconds, last result) of so many calls, or of those that begin within SECONDS."""
     seconds = []
     for _ in range(repeats):
         start = time.perf_counter()
         result = function()
         seconds.append(time.perf_counter() - start)
+        if sum(seconds) > SECONDS:
+            break
     return float(np.median(seconds)), result
 
 
 def load_picture(path: str | None) -> Array:
-    """A picture as float32 (1, 3, H, W), values in [0, 1].
+    """A picture as float32 (H, W, 3), values in [0, 1].
 
     Raises
     ------
@@ -106,9 +132,7 @@ def load_picture(path: str | None) -> Array:
         from matplotlib import cbook
         from PIL import Image
     except ImportError as error:
-        raise ImportError(
-            f"{error.name} is not installed; in a checkout: pip install '.[plot]'"
-        ) from None
+        raise ImportError(f"{error.name} is not installed: pip install matplotlib pillow") from None
     if path is None:
         source = cbook.get_sample_data("grace_hopper.jpg", asfileobj=False)
         with Image.open(source) as image:
@@ -121,19 +145,18 @@ def load_picture(path: str | None) -> Array:
             f"the picture has {pixels.shape[1]} x {pixels.shape[0]} pixels; "
             f"the filters need at least {TAPS} x {TAPS}"
         )
-    return np.ascontiguousarray(pixels.transpose(2, 0, 1)[None], np.float32) / 255
+    return pixels.astype(np.float32) / 255
 
 
-def filter_bank() -> tuple[list[str], Array]:
-    """(names, filters as float32 (K, 3, TAPS, TAPS)); each filters the mean of the colours."""
+def filter_bank() -> tuple[dict[str, Array], dict[str, Array]]:
+    """Names and float32 filters (TAPS, TAPS): those of each colour, and those of their mean."""
     y, x = np.mgrid[:TAPS, :TAPS] - TAPS // 2
     gauss = np.exp(-(x**2 + y**2) / (2 * 2.0**2))
     gauss /= gauss.sum()
     dot = ((x == 0) & (y == 0)).astype(float)
     narrow = np.exp(-(x**2 + y**2) / (2 * 1.0**2))
-    bank = {
-        "blur": gauss,
-        "sharpen": 2.5 * dot - 1.5 * gauss,
+    colour = {"blur": gauss, "sharpen": 2.5 * dot - 1.5 * gauss}
+    gray = {
         "vertical edges": x * narrow / np.abs(x * narrow).sum(),
         "horizontal edges": y * narrow / np.abs(y * narrow).sum(),
         "spots": narrow / narrow.sum() - gauss,
@@ -143,36 +166,56 @@ def filter_bank() -> tuple[list[str], Array]:
         along = x * np.cos(angle) + y * np.sin(angle)
         wave = np.exp(-(x**2 + y**2) / (2 * 2.2**2)) * np.cos(2 * np.pi * along / 5)
         wave -= wave.mean()
-        bank[f"Gabor {degrees}°"] = wave / np.abs(wave).sum()
-    filters = np.stack(list(bank.values()))[:, None] / 3
-    return list(bank), np.repeat(filters, 3, axis=1).astype(np.float32)
+        gray[f"Gabor {degrees}°"] = wave / np.abs(wave).sum()
+    return as_float32(colour), as_float32(gray)
 
 
-def numpy_im2col(x: Array, w: Array) -> Array:
-    """The usual numpy code: multiply a matrix of all windows by the filters."""
-    half = TAPS // 2
-    padded = np.pad(x, ((0, 0), (0, 0), (half, half), (half, half)))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (TAPS, TAPS), axis=(2, 3))
-    columns = windows.transpose(0, 2, 3, 1, 4, 5).reshape(-1, w[0].size)
-    y = columns @ w.reshape(len(w), -1).T
-    return y.reshape(*x.shape[2:], len(w)).transpose(2, 0, 1)[None]
+def as_float32(filters: dict[str, Array]) -> dict[str, Array]:
+    """The filters in float32."""
+    return {name: values.astype(np.float32) for name, values in filters.items()}
 
 
-def draw(x: Array, names: list[str], y: Array, path: Path) -> None:
-    """Write the picture and its feature maps, side by side."""
+def as_operands(
+    picture: Array, colour: dict[str, Array], gray: dict[str, Array]
+) -> tuple[Array, Array]:
+    """x (1, 3, H, W) and w (K, 3, TAPS, TAPS) of one convolution that computes all planes: three
+    filters for each of `colour`, which read one colour each, and one for each of `gray`.
+    """
+    x = np.ascontiguousarray(picture.transpose(2, 0, 1)[None])
+    each = [np.multiply.outer(np.eye(3), taps) for taps in colour.values()]
+    mean = [np.broadcast_to(taps / 3, (1, 3, TAPS, TAPS)) for taps in gray.values()]
+    return x, np.concatenate([*each, *mean]).astype(np.float32)
+
+
+def draw(picture: Array, filters: dict[str, Array], planes: list[Array], path: Path) -> None:
+    """Write the picture and its feature maps, each with its filter in a corner."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(12.5, 6.6), layout="constrained")
+    columns, rows = 5, 2
+    height, width = picture.shape[:2]
+    panel = 2.5  # inches
+    figure = Figure(
+        figsize=(columns * panel, rows * (panel * height / width + 0.35)), layout="constrained"
+    )
     FigureCanvasAgg(figure)
-    axes = figure.subplots(2, 5).flat
-    axes[0].imshow(x[0].transpose(1, 2, 0))
+    axes = list(figure.subplots(rows, columns).flat)
+    axes[0].imshow(picture)
     axes[0].set_title("input")
-    for axis, name, plane in zip(axes[1:], names, y[0], strict=True):
-        signed = abs(plane.mean()) < 0.1  # the sum of an edge or wave filter is zero
-        limit = float(np.quantile(np.abs(plane), 0.995))
-        axis.imshow(plane, cmap="gray", vmin=-limit if signed else 0, vmax=limit if signed else 1)
+    for axis, (name, taps), plane in zip(axes[1:], filters.items(), planes, strict=True):
         axis.set_title(name)
-    for axis in figure.axes:
+        if plane.ndim == 3:
+            axis.imshow(plane.clip(0, 1))
+        else:  # the sum of the filter is zero, and so is the middle of the scale
+            limit = max(float(np.quantile(np.abs(plane), CONTRAST)), 1e-6)
+            axis.imshow(plane, cmap="gray", vmin=-limit, vmax=limit)
+        inset = axis.inset_axes((0.02, 0.02, 0.24, 0.24), anchor="SW")
+        most = float(np.quantile(np.abs(taps), 0.99))  # a single large tap would hide the others
+        inset.imshow(taps, cmap="RdBu_r", vmin=-most, vmax=most)
+        inset.set_xticks([])
+        inset.set_yticks([])
+        for spine in inset.spines.values():
+            spine.set_color("white")
+    for axis in axes:
         axis.set_axis_off()
     figure.savefig(path, dpi=110)

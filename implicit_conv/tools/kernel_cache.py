@@ -14,6 +14,7 @@ from implicit_conv.cpu.candidates.phrases import count
 from implicit_conv.kernels.disk import Store, store
 from implicit_conv.kernels.disk_folder import CHOICE, KERNEL, TEMPORARY, VARIABLE, File
 from implicit_conv.problem.options import Layout
+from implicit_conv.timing import show
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -106,9 +107,11 @@ def _warm(kernels: Store) -> int:
         return 1
     before, start = len(kernels.files(KERNEL)), time.perf_counter()
     layouts: tuple[Layout, ...] = "NCHW", "NHWC"
-    for layer in COMMON:
+    for number, layer in enumerate(COMMON):
         for layout in layouts:
+            show(f"{number} of {len(COMMON)} layers; compiling {layer.name}, {layout}")
             _call(layer, layout)
+        show("")
         print(f"{layer.name:26}{len(kernels.files(KERNEL)) - before:4} kernels compiled")
     print(f"{time.perf_counter() - start:.0f} s; float32, NCHW and NHWC, in {kernels.folder}")
     return 0

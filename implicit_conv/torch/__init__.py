@@ -28,7 +28,7 @@ def enable(keep_packed: int = 256 << 20, *, precision: str = "standard") -> Enab
 
     It takes over ``aten::convolution`` and ``aten::convolution_backward`` for tensors on the CPU of
     dtype float32, float64, float16 and bfloat16. What it does not serve runs torch's own kernel,
-    and so do the errors of torch. `docs/torch.md` says more.
+    and so do the errors of torch. `docs/how-to/torch.md` says more.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def explain(model: Any, x: Any) -> str:
         here and by torch's own kernel, medians of calls in turn, and its share of the time that the
         model takes with torch's kernels. Below, the times of the whole model and the limit that
         Amdahl's law sets: how much faster it would be if nothing but convolutions changed. Beside
-        other work no ratio is told.
+        other work no ratio is told, which the first line then says.
 
     Raises
     ------

@@ -67,7 +67,10 @@ def report(model: Any, inputs: tuple[Any, ...]) -> str:
             rows = [_measured(layer) for layer in layers]
         whole = _whole(model, inputs)
     disturbed = disturbed or disturbance(torch.get_num_threads())
-    return "\n".join([*_table(rows, whole, disturbed), "", *_summary(rows, whole, disturbed)])
+    told = [disturbed, ""] if disturbed else []
+    return "\n".join(
+        [*told, *_table(rows, whole, disturbed), "", *_summary(rows, whole, disturbed)]
+    )
 
 
 def _check(model: Any, inputs: tuple[Any, ...]) -> None:
@@ -191,7 +194,6 @@ def _summary(rows: list[Row], whole: Whole, disturbed: str) -> Iterator[str]:
     times = f"the model: {whole.ours * 1e3:.3f} ms here, {whole.torch * 1e3:.3f} ms with torch's"
     if disturbed:
         yield f"{times} kernels"
-        yield disturbed
         return
     total, here = _total(rows, whole), sum(row.ours for row in rows)
     theirs = sum(row.torch for row in rows)

@@ -1,4 +1,4 @@
-"""docs/add-a-method.md: its code is installed as the page says, and its tests are run."""
+"""The page "Add a method": its code is installed as the page says, and its tests are run."""
 
 import importlib
 import inspect
@@ -88,4 +88,4 @@ def test_its_links_lead_somewhere():
     links = re.findall(r"\]\((\.\./[^)]+)\)", TEXT)
     assert links
     for link in links:
-        assert (ROOT / "docs" / link).exists(), link
+        assert (ROOT / "docs/contributing" / link).exists(), link

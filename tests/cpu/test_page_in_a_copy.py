@@ -1,5 +1,5 @@
-"""docs/add-a-method.md in a copy of the tree: its files are written as it says, its own commands
-pass, and faults that are planted in its kernel are found by the conformance suite.
+"""The page "Add a method" in a copy of the tree: its files are written as it says, its own
+commands pass, and faults that are planted in its kernel are found by the conformance suite.
 """
 
 import importlib.util

@@ -15,12 +15,12 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_page_has_the_table():
-    assert markdown() in (ROOT / "docs" / "gpu.md").read_text()
+    assert markdown() in (ROOT / "docs/how-to/gpu.md").read_text()
 
 
 def test_snippets_of_the_page_run(capsys):
     """One after the other, in one namespace, as a reader would paste them."""
-    page = (ROOT / "docs" / "gpu.md").read_text()
+    page = (ROOT / "docs/how-to/gpu.md").read_text()
     snippets, names = re.findall(r"```python\n(.*?)```", page, re.DOTALL), {}
     for snippet in snippets:
         exec(snippet, names)

@@ -246,7 +246,7 @@ def test_dtypes_that_are_left_to_scipy(dtype):
     [((90,), (5,)), ((30, 41), (4, 7)), ((30, 41, 3), (5, 3, 1)), ((9, 8, 9, 7), (3, 1, 2, 1))],
 )
 def test_faster_precisions_sum_in_float32(shape, size, precision, mode):
-    """The bound of docs/images.md, for images of float32 with colours or without."""
+    """The bound of docs/how-to/images.md, for images of float32 with colours or without."""
     rng = np.random.default_rng(3)
     x, w = rng.standard_normal(shape).astype("f"), rng.standard_normal(size)
     options = {"mode": mode, "cval": 0, "origin": [-(n // 2) for n in size]}

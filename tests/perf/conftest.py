@@ -8,12 +8,19 @@ from perf.record import read
 STARTUP = {"import": 0.01, "first_call_cold": 4.0, "first_call_warm": 0.5}
 
 
+def quieten(patch):
+    """Nothing disturbs what is measured, whatever else this machine does."""
+    patch.setattr("perf.run.disturbance", lambda threads: "")
+    patch.setattr("perf.tables.NOISY", 1e9)
+
+
 @pytest.fixture(scope="session")
 def record(tmp_path_factory):
     """A short run of two layers, read back from its file."""
     path = tmp_path_factory.mktemp("records") / "first.json"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("perf.run.startup", lambda: STARTUP)
+        quieten(patch)
         layers = ["--layer", "64-64 @8", "--layer", "5x5 6"]
         options = "--suite small --threads 1 --rounds 3 --against numpy -o".split()
         status = main(["run", *layers, *options, str(path)])

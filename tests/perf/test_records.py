@@ -71,23 +71,22 @@ def test_an_unknown_layer_or_device_exits_2(capsys):
         assert "no CUDA device" in capsys.readouterr().err
 
 
-def test_a_run_has_the_precision_that_it_names(tmp_path, capsys):
+def test_a_run_has_the_precision_that_it_names(tmp_path, capsys, record):
     """Errors of F4 are not those of "standard"; other operators have no such functions."""
     path, made = tmp_path / "fast.json", {}
     options = ["run", "--suite", "resnet50", "--layer", "3x3 64-64 @56", *"--rounds 1".split()]
     options += ["--against", "nothing", "--threads", "1"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "perf.run.startup",
-            lambda: {"import": 0.01, "first_call_cold": 4.0, "first_call_warm": 0.5},
-        )
+        patch.setattr("perf.run.startup", lambda: record["startup"])
+        patch.setattr("perf.run.disturbance", lambda threads: "")
+        patch.setattr("perf.tables.NOISY", 1e9)
         for precision in "standard", "fast":
             assert main([*options, "--precision", precision, "-o", str(path)]) == 0
             made[precision] = read(path)
     algorithms = [made[precision]["rows"][0]["algorithm"] for precision in made]
     assert algorithms[0] not in ("winograd_f4", "winograd_f6")
     assert algorithms[1] in ("winograd_f4", "winograd_f6")
-    titles = [tables.title_of(record) for record in made.values()]
+    titles = [tables.title_of(each) for each in made.values()]
     assert titles == [f"ResNet-50{word}, float32, NCHW, 1 thread" for word in ("", ", fast")]
     backwards = [made["fast"], made["standard"]]
     assert sorted(backwards, key=tables.suite_order) == [*made.values()]

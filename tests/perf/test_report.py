@@ -1,15 +1,12 @@
-"""Reports of records: docs/speed.md with its pictures, the README's table."""
+"""Reports of records: which files are written and which records are refused; their tables."""
 
 import json
-import re
 
 import pytest
 
-from perf import report, tables
+from perf import pages, report, tables
 from perf.__main__ import main
-from perf.record import ROOT, read, save
-
-MOST_BYTES = 1_000_000  # of all pictures: they are renewed with every record
+from perf.record import save
 
 
 def comparison(record):
@@ -37,8 +34,8 @@ def comparison(record):
 
 def written(record, folder):
     """Two runs and a comparison as files."""
-    later = {**record, "created": "2099-01-01T00:00:00+00:00"}
-    for name, content in (("a", record), ("b", later), ("c", comparison(record))):
+    other = {**record, "settings": {**record["settings"], "dtype": "bfloat16"}}
+    for name, content in (("a", record), ("b", other), ("c", comparison(record))):
         save(content, folder / f"{name}.json")
     return [str(folder / f"{name}.json") for name in "abc"]
 
@@ -48,7 +45,7 @@ def test_a_report_of_nothing_says_what_it_can_write(record, tmp_path, capsys):
     assert "give a folder as --docs" in capsys.readouterr().err
 
 
-def test_report_writes_documents_and_the_readme_table(record, tmp_path):
+def test_report_writes_pages_and_the_readme_table(record, tmp_path):
     readme = tmp_path / "README.md"
     readme.write_text(f"before\n{report.BEGIN}\nstale words\n{report.END}\nafter\n")
     command = ["report", *written(record, tmp_path)]
@@ -58,16 +55,11 @@ def test_report_writes_documents_and_the_readme_table(record, tmp_path):
     assert table.startswith("before")
     assert table.endswith("after\n")
     assert "stale words" not in table
-    assert "[small calls](docs/speed.md#a)" in table
-    assert "speed.md#b" not in table  # an equal run
-    page = (tmp_path / "docs" / "speed.md").read_text()
+    assert "/docs/speed/small.md#small-calls-" in table
+    files = {path.name for path in (tmp_path / "docs" / "speed").iterdir()}
+    assert files == {"index.md", "small.md", "overview.svg", "a.svg", "b.svg"}
+    page = (tmp_path / "docs" / "speed" / "small.md").read_text()
     assert "| 3x3 64-64 @8 |" in page
-    drawn = set(re.findall(r'(?:src|srcset)="([^"]*)"', page))
-    written_files = {f"speed/{path.name}" for path in (tmp_path / "docs" / "speed").iterdir()}
-    assert drawn == written_files
-    kinds = ("ratios", "roofline")
-    plots = {f"speed/{name}-{kind}.svg" for name in "ab" for kind in kinds}
-    assert drawn == {"speed/overview.svg"} | plots
     assert main(command) == 0
     assert readme.read_text() == table
 
@@ -79,18 +71,24 @@ def test_a_readme_without_marks_is_left_alone(record, tmp_path):
     assert readme.read_text() == "mine\n"
 
 
-def test_the_committed_documents_are_those_of_the_committed_records(tmp_path):
-    named = [(path.stem, read(path)) for path in sorted((ROOT / "perf" / "records").glob("*.json"))]
-    again = f"stale: run {report.COMMAND}"
-    assert (ROOT / "docs" / "speed.md").read_text(encoding="utf-8") == report.page(named), again
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert report.readme_text(readme, named, "docs/speed.md") == readme, again
-    report.write_pictures(named, tmp_path)
-    folders = [(ROOT / "docs" / "speed"), tmp_path]
-    there, made = ({path.name: path.read_text() for path in at.iterdir()} for at in folders)
-    assert there == made, again
-    assert set(there) == set(re.findall(r'"speed/([^"]*)"', report.page(named))), again
-    assert sum(map(len, there.values())) < MOST_BYTES
+def test_a_run_without_rivals_has_its_layers_and_no_plot(record, tmp_path):
+    rows = [{**row, "timings": {"call": row["timings"]["call"]}} for row in record["rows"]]
+    save({**record, "rows": rows}, tmp_path / "alone.json")
+    assert main(["report", str(tmp_path / "alone.json"), "--docs", str(tmp_path / "docs")]) == 0
+    texts = {path.name: path.read_text() for path in (tmp_path / "docs" / "speed").iterdir()}
+    assert set(texts) == {"index.md", "small.md"}
+    assert "[no rival](small.md#" in texts["index.md"]
+    assert "| 3x3 64-64 @8 |" in texts["small.md"]
+    assert ".svg" not in texts["index.md"] + texts["small.md"]
+
+
+def test_two_runs_of_the_same_work_are_refused(record, tmp_path, capsys):
+    for name in "ab":
+        save(record, tmp_path / f"{name}.json")
+    paths = [str(tmp_path / f"{name}.json") for name in "ab"]
+    assert main(["report", *paths, "--docs", str(tmp_path / "docs")]) == 2
+    assert "a and b are all 'small calls, " in capsys.readouterr().err
+    assert not (tmp_path / "docs").exists()
 
 
 def test_the_overview_is_that_of_the_layers(record):
@@ -123,10 +121,9 @@ def test_an_engine_is_compared_with_plan(record, tmp_path):
     assert (found.worst, found.worst_of) == (0.9, "plan")
     assert "ncnn/call" not in tables.run_rows(engine)[0]
     assert main(["report", str(tmp_path / "engine.json"), "--docs", str(tmp_path / "docs")]) == 0
-    page = (tmp_path / "docs" / "speed.md").read_text()
-    peak = f"{engine['ceilings']['fma'] / 1e9:.0f} GFLOP/s"
-    assert f"| [small calls](#engine) | ncnn | float32 | NCHW | 1 | 1 | {peak} |  | 0.90 |" in page
-    assert "- ncnn 1.0: a process of its own, 1 thread\n" in page
+    page = (tmp_path / "docs" / "speed" / "small.md").read_text()
+    assert "\n| ncnn 1.0 | 1 |  | 0.90 | 0.90 (" in page
+    assert "\n- ncnn was not timed on 1 of 2 layers: ncnn: too small\n" in page
 
 
 def test_a_layer_without_its_rival_says_so(record):
@@ -147,7 +144,7 @@ def test_a_noisy_run_carries_a_warning(record):
 
 
 def test_lines_of_a_summary_are_short(record):
-    assert max(map(len, [*tables.summary_lines(record), *report.where_lines(record)])) < 130
+    assert max(map(len, [*tables.summary_lines(record), *pages.where_lines(record)])) < 130
 
 
 def test_runs_of_another_dtype_are_told_apart(record):

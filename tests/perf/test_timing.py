@@ -159,6 +159,18 @@ def test_others_are_seen_while_this_process_sleeps(monkeypatch):
         assert bool(found) == bool(said)
 
 
+def test_threads_of_this_process_are_no_others(monkeypatch):
+    """Of 4 CPUs, one is taken by a thread of ours that spins after a call."""
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    monkeypatch.setattr("os.sysconf", lambda name: 100)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    own = iter([2.0, 3.0])
+    monkeypatch.setattr(time, "process_time", lambda: next(own))
+    times = iter([(1000, 500), (1400, 800)])
+    monkeypatch.setattr(timing, "_cpu_times", lambda: next(times))
+    assert timing.disturbance(4) == ""
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux says what its CPUs do")
 def test_busy_loops_on_all_cpus_are_seen():
     command = [sys.executable, "-c", "while True: pass"]

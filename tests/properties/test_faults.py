@@ -2,7 +2,7 @@
 documented one, nothing leaks or hangs, and the next call is right.
 
 The first call of a site fails, once or for ever, then the second, ... until a fault is not met.
-`faults` has the sites, and docs/reliability.md says what may come of them.
+`faults` has the sites, and docs/trust/reliability.md says what may come of them.
 """
 
 import collections

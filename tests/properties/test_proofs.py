@@ -1,4 +1,4 @@
-"""docs/proofs.md names a test for each promise of docs/reliability.md and docs/security.md."""
+"""docs/trust/proofs.md names a test for each promise of reliability.md and security.md."""
 
 import ast
 import re
@@ -17,13 +17,13 @@ def promises():
     return [
         (page, found)
         for page in PAGES
-        for found in PROMISE.findall((ROOT / "docs" / page).read_text())
+        for found in PROMISE.findall((ROOT / "docs/trust" / page).read_text())
     ]
 
 
 def rows(text=None):
     """(page, the bold words, names of tests) of each row of the table."""
-    return ROW.findall(text or (ROOT / "docs" / "proofs.md").read_text())
+    return ROW.findall(text or (ROOT / "docs/trust/proofs.md").read_text())
 
 
 def unproved(table):

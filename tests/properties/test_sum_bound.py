@@ -27,7 +27,7 @@ SPACINGS = (1, 5, 16, 64, 80, 128)  # products from one small one to the next
 
 
 def most_units(n):
-    """The bound in units of eps * sum|x||w|, as docs/reliability.md states it."""
+    """The bound in units of eps * sum|x||w|, as docs/trust/reliability.md states it."""
     return min(n, 18 + 16 * math.log2(n))
 
 

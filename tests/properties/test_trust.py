@@ -1,4 +1,4 @@
-"""What docs/security.md says of a call itself."""
+"""What docs/trust/security.md says of a call itself."""
 
 from processes import output_of
 

@@ -1,4 +1,4 @@
-"""The code of docs/ptx.md runs unchanged; the command checks and runs files."""
+"""The code of docs/how-to/ptx.md runs unchanged; the command checks and runs files."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ from ptx_texts import kernel
 
 from implicit_conv.tools.cli import main
 
-PAGE = (Path(__file__).parents[2] / "docs" / "ptx.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs/how-to/ptx.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 LINES = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)[0].splitlines()
 RACE = r"""warp \d, line \d+: ld.shared.u32 %r2, \[%r4\]\n  ld.shared .*
@@ -19,7 +19,7 @@ def test_the_blocks_run(capsys):
     names = {}
     said = [r"\[0\.  0\.5 1\.  1\.5\] 18", RACE, "True", r"cost=8, least=4"]
     for block, words in zip(BLOCKS, said, strict=True):
-        exec(compile(block, "docs/ptx.md", "exec"), names)
+        exec(compile(block, "docs/how-to/ptx.md", "exec"), names)
         assert re.search(words, capsys.readouterr().out)
 
 
@@ -29,7 +29,7 @@ def test_the_blocks_run(capsys):
 )
 def test_the_commands_run(line, said, tmp_path, capsys):
     names = {}
-    exec(compile(BLOCKS[0], "docs/ptx.md", "exec"), names)
+    exec(compile(BLOCKS[0], "docs/how-to/ptx.md", "exec"), names)
     path = tmp_path / "kernel.ptx"
     path.write_text(names["SCALE"])
     program, *words = line.replace("'", "").split()

@@ -235,7 +235,7 @@ def test_a_file_without_an_end_is_not_read_whole(capsys, little_memory):
     assert "/dev/zero has more than 16777216 characters" in capsys.readouterr().err
 
 
-DOCS = Path(__file__).parents[2] / "docs" / "ptx.md"
+DOCS = Path(__file__).parents[2] / "docs/how-to/ptx.md"
 CALLS = kernel(
     f"""{ELEMENT} call (%r3), magnitude, (%r1); .local .align 8 .b8 mine[16];
     mov.u64 %d3, mine; st.local.v2.u32 [%d3+8], {{%r3, 7}}; ld.local.u32 %r4, [%d3+8];

@@ -3,8 +3,8 @@
     y = irfft(sum over c of rfft(x) * conj(rfft(w)))
 
 The transforms are over the padded image, in float64; strides and dilations pick and place elements.
-It is here for the tests and for docs/add-a-method.md: it is slow, and a NaN or an infinity shows in
-all outputs of its image, which `conv2d` does not allow.
+It is here for the tests and for docs/contributing/add-a-method.md: it is slow, and a NaN or an
+infinity shows in all outputs of its image, which `conv2d` does not allow.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from implicit_conv.cpu.plan import tuning, tuning_cache
 from implicit_conv.kernels import disk
 from implicit_conv.kernels.disk import Store
 from implicit_conv.kernels.disk_folder import kernel_name
-from implicit_conv.tools import info, kernel_cache
+from implicit_conv.tools import info, kernel_cache, plans
 from implicit_conv.tools.cli import main
 
 
@@ -51,6 +51,7 @@ def test_explain_takes_a_padding_mode(capsys):
 def test_tune_prints_the_tuned_plan_and_forget_removes_it(capsys, monkeypatch, tmp_path):
     store = Store(tmp_path)
     monkeypatch.setattr(tuning_cache, "store", lambda: store)
+    monkeypatch.setattr(plans, "disturbance", lambda threads: "")
     monkeypatch.setattr(
         tuning, "measure", lambda candidates, run: [np.array([1e-3])] * len(candidates)
     )

@@ -82,9 +82,9 @@ def test_no_ratio_is_told_beside_other_work(monkeypatch):
     texts = iter(["", "other programs use 2.0 of 2 CPUs"])
     monkeypatch.setattr(report, "disturbance", lambda threads: next(texts))
     lines = door.explain(Model(), torch.randn(1, 3, 8, 8)).splitlines()
-    assert [line.split()[-2:] for line in lines[1:4]] == [["-", "-"]] * 3
-    assert lines[-1] == "other programs use 2.0 of 2 CPUs"
-    assert "%" not in "".join(lines) and "times" not in lines[-2]
+    assert lines[0] == "other programs use 2.0 of 2 CPUs", "before the first figure"
+    assert [line.split()[-2:] for line in lines[3:6]] == [["-", "-"]] * 3
+    assert "%" not in "".join(lines) and "times" not in lines[-1]
 
 
 def test_no_share_exceeds_the_whole():

@@ -1,4 +1,4 @@
-"""The examples of docs/torch.md run, in the order of the page."""
+"""The examples of docs/how-to/torch.md run, in the order of the page."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("torch", minversion="2.13", reason="pip install '.[torch]'")
 
-PAGE = Path(__file__).parents[2] / "docs/torch.md"
+PAGE = Path(__file__).parents[2] / "docs/how-to/torch.md"
 
 
 @pytest.mark.slow  # one imports Inductor

@@ -42,6 +42,13 @@ def _explain() -> Any:
 
 
 @imports
+def _facts_of() -> Any:
+    from implicit_conv.cpu.plan.facts import facts_of
+
+    return facts_of
+
+
+@imports
 def _tuning() -> Any:
     from implicit_conv.cpu.plan import tuning
 
@@ -172,6 +179,12 @@ class CpuEngine(Runner):
         choice = self.choice._replace(candidates=self.candidates)
         text: str = _explain()(self._problem_text(), choice, self.request, self.formats)
         return text
+
+    def facts(self) -> dict[str, Any]:
+        """The facts of `Plan.facts`."""
+        choice = self.choice._replace(candidates=self.candidates)
+        found: dict[str, Any] = _facts_of()(self._problem_text(), choice, self.request)
+        return found
 
     def _problem_text(self) -> str:
         """The problem in the words of the operator."""

@@ -72,6 +72,26 @@ class SumEngine(Runner):
     def explain(self) -> str:
         """The text of `Plan.explain`."""
 
+    def facts(self) -> dict[str, Any]:
+        """The facts of `Plan.facts`: those of all plans, and their sums."""
+        parts = [engine.facts() for engine in self.engines]
+        return {
+            **parts[0],
+            "problem": self._problem_text(),
+            "algorithm": self.algorithm,
+            "milliseconds": sum(part["milliseconds"] for part in parts),
+            "flops": sum(part["flops"] for part in parts),
+            "bytes": sum(part["bytes"] for part in parts),
+            "packed": None,
+            "candidates": [],
+            "refused": [],
+            "parts": parts,
+        }
+
+    def _problem_text(self) -> str:
+        """The problem in the words of the operator."""
+        return str(self.problem)
+
     @abstractmethod
     def pack(self, w: object) -> PackedParts:
         """The packed filters of all plans; see `Plan.pack`."""

@@ -1,6 +1,6 @@
-"""The methods: each file has one way to compute a convolution; docs/add-a-method.md adds one.
+"""The methods: each file has one way to compute a convolution.
 
-The order of parts is the same in every file: the mapping, costs, the class (candidates, layout,
-operator, packed order, strides, arguments, loads, words), then refusals, views, tilings and the
-estimate.
+docs/contributing/add-a-method.md adds one. The order of parts is the same in every file: the
+mapping, costs, the class (candidates, layout, operator, packed order, strides, arguments, loads,
+words), then refusals, views, tilings and the estimate.
 """

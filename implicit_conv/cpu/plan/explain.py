@@ -4,37 +4,16 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from implicit_conv.arrays.integers import describe_sums
 from implicit_conv.cpu.candidates.candidate import Candidate, Formats, Request
 from implicit_conv.cpu.candidates.phrases import count
-from implicit_conv.cpu.machine.arch import CpuArch
-from implicit_conv.cpu.machine.peak import FLOPS, clock
+from implicit_conv.cpu.plan.facts import Clock
 from implicit_conv.cpu.plan.planner import Choice
 from implicit_conv.kernels.cpu.runtime.active_threads import borrowed_name
 from implicit_conv.kernels.sources import NJIT
 
 WIDTH = 119  # characters of a line at most; a longer value continues under its start
-
-
-class Clock(NamedTuple):
-    """What turns cycles into time: cycles a second, as measured here, or the nominal ones of a CPU
-    that is not here.
-    """
-
-    hertz: float
-    is_measured: bool
-
-    @classmethod
-    def of(cls, arch: CpuArch) -> Clock:
-        """That of the CPU of a plan."""
-        measured = clock(arch)
-        return cls(measured or arch.hertz, measured is not None)
-
-    def milliseconds(self, c: Candidate, cycles: float) -> float:
-        """The time that so many cycles of one core take on the threads of a candidate."""
-        return 1e3 * cycles / c.threads / self.hertz
 
 
 def explain(problem: str, choice: Choice, request: Request, formats: Formats) -> str:
@@ -97,13 +76,13 @@ def _memory(choice: Choice, request: Request) -> str:
 
 
 def _estimate(c: Candidate, clock: Clock) -> str:
-    rate = FLOPS * c.lanes * c.method.channels  # operations of a cycle
-    share = c.problem.flops / rate / max(c.cycles, 1.0)
+    peak = clock.peak(c)
+    share = c.problem.flops / peak / max(c.cycles, 1.0) * clock.hertz
     source = "measured as" if clock.is_measured else "by the nominal clock"
     return (
         f"{clock.milliseconds(c, c.cycles):.3f} ms on {count(c.threads, 'thread')}, "
         f"{c.cycles / 1e6:.3f} million cycles: {share:.0%} of a direct sum's peak on a core, "
-        f"{source} {rate * clock.hertz / 1e9:.0f} GFLOP/s"
+        f"{source} {peak / 1e9:.0f} GFLOP/s"
     )
 
 

@@ -15,7 +15,7 @@ from implicit_conv.cpu.plan.planner import Choice
 from implicit_conv.errors import PlanError
 from implicit_conv.problem.options import INTEGER_RANGES
 from implicit_conv.problem.parse import choice
-from implicit_conv.timing import Local, Seconds, interleave, paired_ratio, summarise
+from implicit_conv.timing import Local, Seconds, interleave, paired_ratio, show, summarise
 
 FILTERS = ("packed", "plain")  # what calls are measured with
 FEW = 8  # candidates that are measured, at most
@@ -58,8 +58,16 @@ def few(query: Query, packs: bool) -> list[Candidate]:
 
 def measure(candidates: Sequence[Candidate], run: Run) -> list[Seconds]:
     """Samples of seconds per call of each candidate, which take turns."""
-    functions = {str(number): Local(run(c)) for number, c in enumerate(candidates)}
-    return list(interleave(functions, ROUNDS, SAMPLE_SECONDS).values())
+    functions = {}
+    try:
+        for number, c in enumerate(candidates):
+            show(f"{number} of {len(candidates)} candidates; compiling {c.name}")
+            functions[str(number)] = Local(run(c))
+            functions[str(number)].result()
+        show(f"measuring {len(candidates)} candidates")
+        return list(interleave(functions, ROUNDS, SAMPLE_SECONDS).values())
+    finally:
+        show("")
 
 
 def fastest(samples: Sequence[Seconds]) -> int:

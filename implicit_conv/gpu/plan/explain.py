@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from implicit_conv.gpu.plan.candidate import Candidate, Choice
 from implicit_conv.gpu.plan.direct import load_bytes
@@ -23,6 +24,37 @@ def explain(choice: Choice) -> str:
             *(_candidate(candidate, choice.arch.hertz) for candidate in candidates),
         ]
     )
+
+
+def facts_of(choice: Choice) -> dict[str, Any]:
+    """The facts of `Plan.facts`, without a limit: no GPU of the target may be here to measure."""
+    hertz, able = choice.arch.hertz, [c for c in choice.candidates if c.estimate is not None]
+    candidates = [
+        {"kernel": c.variant.name, "milliseconds": 1e3 * c.cycles / hertz, "needs": ""}
+        for c in sorted(able, key=lambda c: (c.variant != choice.variant, c.cycles))
+    ]
+    return {
+        "problem": str(choice.problem),
+        "device": choice.arch.target,
+        "algorithm": "implicit_gemm",
+        "kernel": choice.variant.name,
+        "asked": False,
+        "tuned": "",
+        "threads": None,
+        "milliseconds": 1e3 * choice.estimate.cycles / hertz,
+        "flops": choice.problem.flops,
+        "bytes": choice.problem.bytes,
+        "peak": None,
+        "peak_is_measured": False,
+        "packed": None,
+        "candidates": candidates,
+        "refused": [
+            {"kernel": c.variant.name, "reason": c.reason}
+            for c in choice.candidates
+            if c.estimate is None
+        ],
+        "parts": [],
+    }
 
 
 def _chosen(choice: Choice) -> Iterator[str]:

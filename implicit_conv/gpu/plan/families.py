@@ -249,7 +249,7 @@ def ladder() -> list[tuple[str, ...]]:
 
 
 def markdown() -> str:
-    """The table of docs/gpu.md."""
+    """The table of docs/how-to/gpu.md."""
     rows = [HEAD, ("---",) * len(HEAD), *ladder()]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 

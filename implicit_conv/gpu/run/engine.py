@@ -17,7 +17,7 @@ from implicit_conv.gpu.cuda import driver
 from implicit_conv.gpu.cuda.arch import GpuArch, device_number, gpu_arch, is_target
 from implicit_conv.gpu.cuda.arrays import Operand, is_device_array
 from implicit_conv.gpu.plan.candidate import Candidate, Choice, Request
-from implicit_conv.gpu.plan.explain import explain
+from implicit_conv.gpu.plan.explain import explain, facts_of
 from implicit_conv.gpu.plan.planner import choose
 from implicit_conv.gpu.plan.trace import trace
 from implicit_conv.gpu.run.run import GpuFilter, pack, run_in_place, run_on_copies
@@ -102,6 +102,10 @@ class GpuEngine:
     def explain(self) -> str:
         """The choice and its reasons, in words."""
         return explain(self.choice)
+
+    def facts(self) -> dict[str, Any]:
+        """The facts of `Plan.facts`; times are estimates by the nominal clock."""
+        return facts_of(self.choice)
 
     def trace(self) -> list[Load]:
         """All loads of a launch, tile by tile, in the order of each tile's producer."""

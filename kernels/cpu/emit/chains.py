@@ -2,8 +2,9 @@
 
 A term takes part in all later additions to its sum, and each may lose up to half a unit in the last
 place, in the same direction: n terms in one chain may lose n eps. In chains of `schedule.CHAIN`
-terms a term takes part in few additions; docs/reliability.md, "Sums", derives the bound. The level
-and the place at which a chain is added depend on its number alone, so the order of a sum is fixed.
+terms a term takes part in few additions; docs/trust/reliability.md, "Sums", derives the bound. The
+level and the place at which a chain is added depend on its number alone, so the order of a sum is
+fixed.
 """
 
 from __future__ import annotations

@@ -1,0 +1,59 @@
+"""What the site has beyond its extensions: links to sources, and the help of commands."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from docutils.parsers.rst import Directive
+
+DOCS = Path(__file__).parent
+# A link out of docs/: a source file or folder, which is read where the repository is.
+OUTSIDE = re.compile(r"(?<=\]\()(?:\.\./)+(?![^)#]*\.(?:svg|png))[^)]*(?=\))")
+
+
+def link_to_sources(app: Any, name: str, text: list[str]) -> None:
+    """Give links to files outside of docs/ the address that they have in the repository."""
+    folder = (DOCS / name).parent
+    text[0] = OUTSIDE.sub(lambda found: _address(app, folder, found[0]), text[0])
+
+
+def _address(app: Any, folder: Path, link: str) -> str:
+    path = os.path.relpath(os.path.normpath(folder / link.partition("#")[0]), DOCS)
+    if not path.startswith("../"):
+        return link  # another page
+    return f"{app.config.html_context['repository']}/blob/main/{path.removeprefix('../')}"
+
+
+class CommandHelp(Directive):
+    """What ``implicit-conv --help`` and each of its commands print, as sections."""
+
+    def run(self) -> list[nodes.Node]:
+        """The sections."""
+        from implicit_conv.tools.cli import make_parser  # the site alone needs it
+
+        return _sections(make_parser())
+
+
+def _sections(parser: argparse.ArgumentParser) -> list[nodes.Node]:
+    title = parser.prog
+    section = nodes.section(ids=[nodes.make_id(title)])
+    section += nodes.title(text=title)
+    section += nodes.literal_block(text=parser.format_help(), language="none")
+    found: list[nodes.Node] = [section]
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for each in action.choices.values():
+                found += _sections(each)
+    return found
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Register both."""
+    app.connect("source-read", link_to_sources)
+    app.add_directive("command-help", CommandHelp)
+    return {"parallel_read_safe": True}

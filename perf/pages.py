@@ -1,0 +1,222 @@
+"""Pages of records as Markdown, which GitHub shows and MyST reads: an index and a page a suite."""
+
+from __future__ import annotations
+
+import re
+
+from perf import highlights, plots, tables
+from perf.layers import SUITES
+from perf.machines import machine_line, machine_of
+from perf.record import Record
+from perf.tables import Named
+from perf.terminal import Rows
+
+WRITTEN = "<!-- `python -m perf report` writes this page; do not edit it. -->"
+INDEX, CHART = "index.md", "overview.svg"
+LEFT_OUT = ("GFLOP/s", "GB/s", "scratch KiB", "spread")  # columns of layers that pages do not show
+
+OPENING = """\
+Bars show how many times as long the fastest rival takes as we do: right of 1, ours is faster. The
+diamond is the layer where we compare worst. torch takes any filter at each call; an inference
+engine, such as onnxruntime or ncnn, packed its filter before the clock starts, and so did we where
+it is the rival. The bars are networks in float32, one image and one thread, those first that were
+measured on several machines; a run has a bar for its fastest rival of either kind."""
+
+TABLE = """\
+## Networks and machines
+
+Each cell is a rival with the geometric mean over the layers, and the worst layer in parentheses;
+its link leads to the layers. Machines are known by their generation: Zen 4 is an AMD EPYC 9004,
+Zen 5 an EPYC 9005, *Zen 5, AVX2* the same with vectors of 256 bits. Where a record says no more
+than *AMD EPYC*, neither does this table. Everything runs on one thread unless a row says more."""
+
+READING = """\
+## How to read it
+
+- **call** is `conv2d(x, w)`: each call packs the filter, which means that it rearranges w, or
+  transforms it for Winograd. **plan** is `plan(x, packed)`: the filter was packed before the clock
+  starts. Runs of other operators time their functions in the same way.
+- **A ratio** is a rival's time over ours, the median over rounds. torch is compared with call, and
+  with plan; onnxruntime, ncnn and opencv (its module dnn) with plan alone, because they pack the
+  filter as they load a network. The worst layer is that of call, or of plan for those engines.
+- **A layer** is named by its filter, stride, channels and input: `3x3/2 128-256 @28` has a 3 x 3
+  filter, stride 2, 128 input and 256 output channels and a 28 x 28 input. `dw 96` is depthwise
+  with 96 channels, `g32` has 32 groups.
+- **of peak** is the share of the FMA rate that the same run measured, and **of copy** the share of
+  the copy bandwidth, counting x, w and y once each. Plots show the larger one, the share *of the
+  limit*. It may exceed 1: Winograd needs fewer operations than the direct sum, which is what
+  counts here, and small arrays stay in caches.
+- **noise floor** is how far the ratio of call to itself lies from 1 (90 % quantile of layers). A
+  record whose floor exceeds 5 % was disturbed, and no page is made of it.
+- **fast** in a title is the precision that allows Winograd with large tiles, which inference
+  engines use unasked. All else has precision `"standard"`."""
+
+METHOD = """\
+## How it was measured
+
+- A rival has a process of its own, equal arrays and as many threads as ours. Functions take turns
+  in random order, and each allocates its output. A process that is not timed sleeps, because its
+  thread pool may spin after a call. Runs that name no version beside a rival are older, and timed
+  torch in the process of ours.
+- Before a function is timed, its result is compared with a float64 reference.
+- torch runs its oneDNN kernels. Its gradients are those of `convolution_backward` with one output
+  asked for. Its uint8 x int8 is `onednn.qconv2d_pointwise`, whose filter was packed before.
+- A figure holds for its machine, versions and commit, which stand with each run. Machines had
+  two CPUs. **Nothing was measured on 64-bit Arm, and the GPU kernels have not run on
+  hardware.**"""
+
+YOURS = """\
+## Measure your own machine
+
+`implicit-conv bench` takes a minute, and `implicit-conv tune` measures candidates of one shape. In
+a checkout, on an idle machine,
+
+```sh
+python -m perf run --suite resnet50 --threads 1 --against torch -o perf/records/mine.json
+```
+
+makes a record, and this command writes these pages and README's table from all records:
+
+```sh
+{command}
+```"""
+
+
+def index(runs: Named, command: str) -> str:
+    """The text of index.md; `command` writes the pages."""
+    bars = highlights.chart([record for _, record in runs])
+    chart = [OPENING, f"![{plots.overview_words(bars)}]({CHART})", behind(runs)]
+    parts = [
+        f"# Speed\n\n{WRITTEN}",
+        *(chart if bars else []),
+        TABLE,
+        machines_table(runs),
+        READING,
+        METHOD,
+        YOURS.format(command=command),
+        "\n".join(["```{toctree}", ":hidden:", "", *suites(runs), "```"]),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def behind(runs: Named) -> str:
+    """How often ours is slower, in a sentence."""
+    ratios = [
+        row["ratios"][tables.ratio_key(rival, tables.ours_against(rival)[0])]
+        for _, record in runs
+        for rival in tables.rivals_of(record)
+        for row in record["rows"]
+        if rival in row["timings"]
+    ]
+    slower = sum(ratio < 1 for ratio in ratios)
+    return (
+        f"In all records, ours is slower than a rival in {slower} of {len(ratios):,} comparisons "
+        "of a layer, with call or, for engines, with plan."
+    )
+
+
+def machines_table(runs: Named) -> str:
+    """One row a work, one column a machine; cells link to the sections of suites' pages."""
+    machines = [*dict.fromkeys(machine_of(record) for _, record in runs)]
+    rows: dict[str, dict[str, str]] = {}
+    for _, record in runs:
+        words = ", ".join([tables.suite_title(record), *tables.settings_words(record)])
+        work = words.removesuffix(", 1 thread")
+        row = rows.setdefault(work, {"work": work, **dict.fromkeys(machines, "")})
+        cell = ", ".join(
+            f"{found.rival} {found.ratio:.2f} ({found.worst:.2f})"
+            for found in tables.overviews_of(record)
+        )
+        row[machine_of(record)] = f"[{cell or 'no rival'}]({address(record)})"
+    return tables.markdown([*rows.values()], left=1 + len(machines))
+
+
+def suites(runs: Named) -> list[str]:
+    """The suites of runs, which name the pages."""
+    return [*dict.fromkeys(suite_of(record) for _, record in runs)]
+
+
+def suite_of(record: Record) -> str:
+    """The suite of a run, as the name of a file."""
+    return str(record["settings"]["suite"])
+
+
+def heading(record: Record) -> str:
+    """The heading of a run, different from that of any other run on its machine."""
+    settings = tables.settings_words(record)
+    return ", ".join([tables.suite_title(record), machine_of(record), *settings])
+
+
+def address(record: Record) -> str:
+    """The link to a run's section, from the index; anchors are those of GitHub and MyST."""
+    anchor = re.sub(r"[^\w\- ]", "", heading(record).lower()).replace(" ", "-")
+    return f"{suite_of(record)}.md#{anchor}"
+
+
+def page(suite: str, runs: Named) -> str:
+    """The text of a suite's page: a section a run."""
+    title = SUITES[suite][0] if suite in SUITES else suite
+    opening = "Rivals' times over ours. [How to read it](index.md#how-to-read-it)."
+    found = [section(name, record) for name, record in runs if suite_of(record) == suite]
+    return "\n\n".join([f"# Speed: {title}\n\n{WRITTEN}", opening, *found]) + "\n"
+
+
+def section(name: str, record: Record) -> str:
+    """One run: where and when, its rivals, the plot, and its layers, which open on a click."""
+    rows = [
+        {title: cell for title, cell in row.items() if title not in LEFT_OUT}
+        for row in tables.run_rows(record)
+    ]
+    rivals = tables.overviews_of(record)
+    picture = f"![{plots.layers_words(record)}]({name}.svg)" if rivals else ""
+    facts = [*where_lines(record), *tables.run_lines(record)]
+    parts = [
+        f"## {heading(record)}",
+        measured(record),
+        tables.markdown(rivals_table(record), left=1) if rivals else "",
+        picture,
+        "<details>\n<summary>Each layer, versions and machine</summary>",
+        tables.markdown(rows, left=2),
+        "\n".join(f"- {fact}" for fact in facts),
+        "</details>",
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def measured(record: Record) -> str:
+    """When, at which commit and on which machine, in one sentence."""
+    machine, commit = record["machine"], record["commit"]
+    changed = " with uncommitted changes" if commit["changed"] else ""
+    at = f"at commit {commit['hash'][:10]}{changed}" if commit["hash"] else "outside a git checkout"
+    peak = tables.fma_rate(record)
+    facts = [
+        f"Measured on {record['created'][:10]} {at}, on {machine['gpu'] or machine['cpu']}",
+        *([f"FMA peak {peak:.0f} GFLOP/s"] if peak else []),
+        *([] if record["noise_floor"] is None else [f"noise floor {record['noise_floor']:.1%}"]),
+    ]
+    return "; ".join(facts) + ("." if record["complete"] else "; **interrupted before its end**.")
+
+
+def rivals_table(record: Record) -> Rows:
+    """One row a rival: its version, if it had a process of its own, and how it compares."""
+    versions = {name: f" {found['version']}" for name, found in record.get("rivals", {}).items()}
+    return [
+        {
+            "rival": f"{found.rival}{versions.get(found.rival, '')}",
+            "layers": str(found.layers),
+            **tables.means_cells(found),
+        }
+        for found in tables.overviews_of(record)
+    ]
+
+
+def where_lines(record: Record) -> list[str]:
+    """Short lines on machine, versions, time and load of a run."""
+    load = {when: average for when, average in record["load"].items() if average is not None}
+    averages = ", ".join(f"{average:.1f} {when}" for when, average in load.items())
+    return [
+        f"machine: {machine_line(record)}",
+        f"versions: {', '.join(f'{name} {one}' for name, one in record['versions'].items())}",
+        f"begun: {record['created'].replace('T', ' ')}",
+        *([f"load average, with that of the run: {averages}"] if load else []),
+    ]

@@ -1,0 +1,140 @@
+"""demo: colours, edges and rivals of the picture; no ratio beside other work."""
+
+import re
+import sys
+
+import numpy as np
+import pytest
+from scipy import ndimage
+
+from implicit_conv import conv2d
+from implicit_conv.tools import demo, picture_rivals
+from implicit_conv.tools.cli import main
+
+pytest.importorskip("matplotlib")
+pytest.importorskip("PIL")
+OTHERS = "other programs use 2.0 of 2 CPUs"
+
+
+@pytest.fixture
+def photograph(tmp_path):
+    """A small picture: its file."""
+    from PIL import Image
+
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 52, 3), np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "photograph.png")
+    return tmp_path / "photograph.png"
+
+
+@pytest.fixture
+def disturbed(monkeypatch):
+    """Lets the guard see these disturbances; holds the threads that it is asked for."""
+
+    def let(*texts):
+        said = iter(texts)
+        monkeypatch.setattr(demo, "disturbance", lambda count: asked.append(count) or next(said))
+        return asked
+
+    asked = []
+    return let
+
+
+def printed(photograph, capsys):
+    """(exit status, lines of the demo)."""
+    status = main(["demo", str(photograph), "--out", str(photograph.with_name("out.png"))])
+    return status, capsys.readouterr().out.splitlines()
+
+
+def test_a_quiet_demo_tells_ratios_and_what_they_are_of(photograph, capsys, disturbed):
+    asked = disturbed("", "")
+    status, lines = printed(photograph, capsys)
+    assert status == 0
+    rows = {line.split()[0]: line for line in lines}
+    count = int(re.search(r"on (\d+) thread", rows["takes"])[1])
+    assert asked == [count, count]
+    estimate = re.search(r"about (\S+ ms) on", rows["takes"])[1]
+    assert (
+        f" on {count} thread" in rows["measured"] and f"estimate is {estimate}" in rows["measured"]
+    )
+    rivals = [line for line in lines if line.startswith("rival ")]
+    assert rivals and all(re.search(r" \d+\.\d+: |\d ndimage|\d filter2D", r) for r in rivals)
+    assert all("times as long" in line for line in rivals)
+    assert photograph.with_name("out.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("texts", [(OTHERS,), ("", OTHERS)])
+def test_a_disturbed_demo_tells_no_ratio_and_exits_with_3(photograph, capsys, disturbed, texts):
+    disturbed(*texts)
+    status, lines = printed(photograph, capsys)
+    assert status == 3
+    noise = next(n for n, line in enumerate(lines) if OTHERS in line)
+    assert (
+        noise == 0
+        if len(texts) == 1
+        else noise < next(n for n, line in enumerate(lines) if line.startswith("rival"))
+    )
+    assert "times as long" not in " ".join(line for line in lines if not line.startswith("why"))
+
+
+def test_without_rivals_it_says_what_to_install(photograph, capsys, disturbed, monkeypatch):
+    disturbed("", "")
+    monkeypatch.setattr(picture_rivals, "_has", lambda module: False)
+    status, lines = printed(photograph, capsys)
+    assert status == 0
+    assert "rival       none is installed to compare with: pip install" in "\n".join(lines)
+
+
+def test_colour_stays_colour_and_rivals_compute_the_same_planes(photograph):
+    picture = demo.load_picture(str(photograph))
+    colour, gray = demo.filter_bank()
+    x, w = demo.as_operands(picture, colour, gray)
+    y = conv2d(x, w, padding="same", padding_mode="reflect")[0]
+    planes = picture_rivals.as_planes(y, len(colour))
+    expected = [
+        ndimage.correlate(picture.astype(float), taps[..., None], mode="mirror")
+        for taps in colour.values()
+    ]
+    expected += [
+        ndimage.correlate(picture.mean(axis=2, dtype=float), taps, mode="mirror")
+        for taps in gray.values()
+    ]
+    filters = [*colour.values()], [*gray.values()]
+    rivals = picture_rivals.picture_rivals(picture, *filters, 1)
+    assert rivals
+    for found in planes, *(function() for function in rivals.values()):
+        assert [plane.shape for plane in found] == [(40, 52, 3)] * 2 + [(40, 52)] * 7
+        for plane, right in zip(found, expected, strict=True):
+            np.testing.assert_allclose(plane, right, atol=2e-5)
+
+
+def test_a_flat_picture_has_no_frame(tmp_path):
+    """Zeros as padding would darken the edge, and be drawn as edges."""
+    picture = np.full((30, 40, 3), 0.5, np.float32)
+    colour, gray = demo.filter_bank()
+    x, w = demo.as_operands(picture, colour, gray)
+    y = conv2d(x, w, padding="same", padding_mode="reflect")[0]
+    np.testing.assert_allclose(y[:3], 0.5, atol=1e-5)
+    np.testing.assert_allclose(y[6:], 0, atol=1e-5)
+
+
+def test_every_map_has_its_filter_in_a_corner(tmp_path, monkeypatch):
+    from matplotlib.figure import Figure
+
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
+    picture = np.random.default_rng(0).random((30, 40, 3), np.float32)
+    colour, gray = demo.filter_bank()
+    filters = {**colour, **gray}
+    planes = [picture, picture, *([picture[..., 0]] * len(gray))]
+    demo.draw(picture, filters, planes, tmp_path / "out.png")
+    first, *maps = drawn[0].axes
+    assert not first.child_axes
+    for axis, taps in zip(maps, filters.values(), strict=True):
+        (inset,) = axis.child_axes
+        np.testing.assert_array_equal(inset.images[0].get_array(), taps)
+
+
+def test_what_is_missing_is_what_pip_installs(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    assert main(["demo"]) == 2
+    assert "not installed: pip install matplotlib pillow" in capsys.readouterr().err
