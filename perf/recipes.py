@@ -21,8 +21,15 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from implicit_conv.timing import Local, disturbance, interleave, paired_ratio, summarise
-from implicit_conv.tools.bench import INCONCLUSIVE
+from implicit_conv.timing import (
+    UNTOLD,
+    Local,
+    disturbance,
+    interleave,
+    paired_ratio,
+    summarise,
+)
+from perf.machines import machine_of
 from perf.record import ROOT, Record, commit, load, machine
 
 RECIPES = ROOT / "docs" / "recipes"
@@ -108,7 +115,7 @@ def sentence(record: Record, name: str) -> str:
         if other != OURS
     ]
     return (
-        f"**Time** on one thread of {record['machine']['cpu']}, {record['created'][:MONTHS]}: "
+        f"**Time** on one thread ({machine_of(record)}, {record['created'][:MONTHS]}): "
         f"{milliseconds(row[OURS])} here; {'; '.join(others)}."
     )
 
@@ -158,7 +165,7 @@ def run(options: argparse.Namespace) -> int:
         disturbed = before or disturbance(1)
         if disturbed:
             print(disturbed, flush=True)
-            return INCONCLUSIVE
+            return UNTOLD
         record["recipes"][path.stem] = row
         print(f"{path.stem}: {sentence(record, path.stem)}", flush=True)
     if options.update:
