@@ -68,5 +68,6 @@ plt.show()
 # **Time** on one thread (Zen 4, 2026-11): 126 ms here; 1,926 ms with scipy
 # 1.17.1, 13.0 times as long.
 #
-# The picture's file is in memory here, as it was just written. scipy sums
-# in float64, and ``tiles`` in float32.
+# The file was just written, so that the system still has it in memory.
+# Other threads read and write tiles meanwhile. scipy sums in float64, and
+# ``tiles`` in float32.
