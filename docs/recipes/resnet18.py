@@ -123,8 +123,8 @@ axes[1].set(title="1,000 logits", xlabel="torch", ylabel="implicit_conv")
 plt.show()
 
 # %%
-# **Time** on one thread (Zen 4, 2026-11): 56.5 ms here; 96.5 ms with torch
-# 2.13.0, 1.7 times as long.
+# **Time** on one thread (Zen 4, 2026-11): 26.9 ms here; 50.6 ms with torch
+# 2.13.0, 1.8 times as long.
 #
 # A program that keeps torch needs none of these lines:
 # ``implicit_conv.torch.enable`` computes the convolutions of an unchanged
