@@ -21,7 +21,19 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+<<<<<<< HEAD
 from implicit_conv.timing import UNTOLD, Local, disturbance, interleave, paired_ratio, summarise
+=======
+from implicit_conv.timing import (
+    UNTOLD,
+    Local,
+    disturbance,
+    interleave,
+    paired_ratio,
+    summarise,
+)
+from perf.machines import machine_of
+>>>>>>> recipes
 from perf.record import ROOT, Record, commit, load, machine
 
 RECIPES = ROOT / "docs" / "recipes"
@@ -43,6 +55,7 @@ ENVIRONMENT = {  # of a process that measures: one thread
     "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
 }
 TIME = re.compile(r"^# \*\*Time\*\*.*\n(?:# .+\n)*", re.MULTILINE)
+WIDTH = 76  # of lines, as docs/recipes/ruff.toml has it
 MONTHS = 7  # characters of a date up to its month
 
 
@@ -106,7 +119,7 @@ def sentence(record: Record, name: str) -> str:
         if other != OURS
     ]
     return (
-        f"**Time** on one thread of {record['machine']['cpu']}, {record['created'][:MONTHS]}: "
+        f"**Time** on one thread ({machine_of(record)}, {record['created'][:MONTHS]}): "
         f"{milliseconds(row[OURS])} here; {'; '.join(others)}."
     )
 
@@ -120,7 +133,7 @@ def renewed(text: str, paragraph: str) -> str:
         The recipe has no such paragraph.
     """
     lines = textwrap.wrap(
-        paragraph, 100, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False
+        paragraph, WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False
     )
     text, count = TIME.subn(lambda _: "\n".join(lines) + "\n", text)
     if count != 1:

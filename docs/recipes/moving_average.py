@@ -2,11 +2,10 @@
 Moving average of a column
 ==========================
 
-A centred mean over 25 hours smooths a column of hourly temperatures, and a trailing mean uses no
-value of the future. Both are one call of ``conv1d``, which needs no values cut off at the ends.
+A centred mean over 25 hours smooths a column of hourly temperatures, and a
+trailing mean uses no value of the future. Both are one call of ``conv1d``,
+which needs no values cut off at the ends.
 """
-
-import io
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -14,25 +13,25 @@ import numpy as np
 from implicit_conv import conv1d
 
 # %%
-# A table as a file would have it: twenty years of hours and temperatures.
+# Twenty years of hours, as ``np.loadtxt("table.csv", usecols=1)`` would
+# read them:
 
-hours = np.arange(20 * 365 * 24)
-day, year = 2 * np.pi * hours / 24, 2 * np.pi * hours / (365 * 24)
-noise = np.random.default_rng(0).standard_normal(hours.size)
-table = io.StringIO()
-np.savetxt(table, np.stack([hours, 10 - 12 * np.cos(year) - 4 * np.cos(day) + noise], 1), "%.3f")
-table.seek(0)
-column = np.loadtxt(table, usecols=1)  # float64
+days = np.arange(20 * 365 * 24) / 24
+column = -12 * np.cos(2 * np.pi * days / 365) - 4 * np.cos(2 * np.pi * days)
+column += 10 + np.random.default_rng(0).standard_normal(days.size)
 
 # %%
-# A signal has the shape (channels, samples). ``"symmetric"`` repeats values beyond the ends, where
-# ``np.convolve(..., "same")`` counts zeros.
+# A signal has the shape (channels, samples). ``"symmetric"`` repeats values
+# beyond the ends, where ``np.convolve(..., "same")`` counts zeros.
 
 mean = np.full((1, 1, 25), 1 / 25)
+x = column[None]
+centre = {"padding": "same", "padding_mode": "symmetric"}
+trail = {"padding": "causal", "padding_mode": "replicate"}
 
 
 def with_implicit_conv():
-    return conv1d(column[None], mean, padding="same", padding_mode="symmetric")[0]
+    return conv1d(x, mean, **centre)[0]
 
 
 def with_numpy():
@@ -40,25 +39,26 @@ def with_numpy():
 
 
 centred = with_implicit_conv()
-trailing = conv1d(column[None], mean, padding="causal", padding_mode="replicate")[0]
+trailing = conv1d(x, mean, **trail)[0]  # the same means, 12 hours later
 np.testing.assert_allclose(centred, with_numpy())
-np.testing.assert_allclose(trailing[24:], centred[12:-12])  # the same means, 12 hours later
+np.testing.assert_allclose(trailing[24:], centred[12:-12])
 
 # %%
 
 figure, axis = plt.subplots(figsize=(8, 3.2), layout="constrained")
 week = slice(0, 7 * 24)
-axis.plot(hours[week] / 24, column[week], color="0.75", label="hourly")
-axis.plot(hours[week] / 24, centred[week], label="centred mean")
-axis.plot(hours[week] / 24, trailing[week], label="trailing mean")
-axis.plot(hours[week] / 24, np.convolve(column, mean[0, 0], "same")[week], ":", label="np.convolve")
+zeros = np.convolve(column, mean[0, 0], "same")
+axis.plot(days[week], column[week], color="0.75", label="hourly")
+axis.plot(days[week], centred[week], label="centred mean")
+axis.plot(days[week], trailing[week], label="trailing mean")
+axis.plot(days[week], zeros[week], ":", label="np.convolve")
 axis.set(xlabel="day", ylabel="temperature in °C")
 axis.legend(ncols=4)
 plt.show()
 
 # %%
-# **Time** on one thread of AMD EPYC (family 25, model 17), 2026-11: 0.892 ms here; 3.46 ms with
-# numpy 2.4.6, 3.9 times as long.
+# **Time** on one thread (Zen 4, 2026-11): 0.441 ms here; 1.66 ms with numpy
+# 2.4.6, 3.8 times as long.
 #
-# A window of some hundred values is cheaper as a running sum, whose time does not depend on its
-# length: ``implicit_conv.ndimage.uniform_filter1d``.
+# A window of some hundred values is cheaper as a running sum, whose time
+# does not depend on its length: ``implicit_conv.ndimage.uniform_filter1d``.
