@@ -21,9 +21,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-<<<<<<< HEAD
-from implicit_conv.timing import UNTOLD, Local, disturbance, interleave, paired_ratio, summarise
-=======
 from implicit_conv.timing import (
     UNTOLD,
     Local,
@@ -33,7 +30,6 @@ from implicit_conv.timing import (
     summarise,
 )
 from perf.machines import machine_of
->>>>>>> recipes
 from perf.record import ROOT, Record, commit, load, machine
 
 RECIPES = ROOT / "docs" / "recipes"
