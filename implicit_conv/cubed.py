@@ -1,4 +1,7 @@
-"""The door to cubed: lazy convolutions and filters of its arrays; see docs/how-to/scale.md."""
+"""The door to cubed: lazy convolutions and filters of its arrays.
+
+The page "Arrays larger than memory" is the guide.
+"""
 
 from implicit_conv.scale.cubed import functions as _named
 

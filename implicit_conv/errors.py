@@ -1,5 +1,8 @@
 """Exceptions; their messages give the rule, the numbers and a way out."""
 
+import os.path
+import sys
+
 QUOTED = 80  # characters that a message quotes of another library's error at most
 
 
@@ -25,3 +28,26 @@ class DriverError(RuntimeError):
 
 class TileError(RuntimeError):
     """A tile could not be read, computed or written; those before it are written."""
+
+
+def install(*requirements: str) -> str:
+    """The command that installs these packages where this package runs, which may be an environment
+    that is not active. It needs no checkout.
+
+    Parameters
+    ----------
+    requirements : str
+        Names with versions, such as "scipy>=1.11", as an extra of pyproject.toml has them.
+    """
+    import shutil  # here, because a call that works needs no hint
+
+    pip = shutil.which("pip")
+    own = pip is not None and os.path.dirname(pip) == os.path.dirname(sys.executable)
+    words = ["pip"] if own else [sys.executable, "-m", "pip"]
+    # Double quotes are understood by all shells.
+    plain = set("-._/:\\")
+    quoted = (
+        word if all(letter.isalnum() or letter in plain for letter in word) else f'"{word}"'
+        for word in (*words, "install", *requirements)
+    )
+    return " ".join(quoted)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from implicit_conv.arrays.libraries import check_tensor, detached, library
-from implicit_conv.errors import QUOTED, DTypeError, PlanError, ShapeError
+from implicit_conv.errors import QUOTED, DTypeError, PlanError, ShapeError, install
 from implicit_conv.kernels.preparation import first, imports
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def numpy_dtype(name: str) -> Any:
     try:
         from ml_dtypes import bfloat16
     except ImportError as error:
-        raise DTypeError("bfloat16 needs ml_dtypes; run pip install ml_dtypes") from error
+        raise DTypeError(f"bfloat16 needs ml_dtypes: {install('ml_dtypes>=0.4')}") from error
     return np.dtype(bfloat16)
 
 

@@ -23,8 +23,8 @@ functions, so that ``import implicit_conv.ndimage as ndi`` takes the place of sc
 checkers know the filters alone.
 
 `patch` makes scipy's own functions as fast, and those of scikit-image that call them.
-docs/how-to/images.md says what is computed here, and what is left to scipy. A door: this imports
-operators and arrays; `implicit_conv.scale` imports it.
+The page "Filters of images and fields" says what is computed here, and what is left to scipy.
+A door: this imports operators and arrays; `implicit_conv.scale` imports it.
 """
 
 from __future__ import annotations

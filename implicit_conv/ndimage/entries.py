@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array
-from implicit_conv.errors import PlanError
+from implicit_conv.errors import PlanError, install
 from implicit_conv.ndimage import filters, single, worth
 from implicit_conv.ndimage.boxes import SYNONYMS
 from implicit_conv.ndimage.conventions import PROPAGATE
@@ -28,7 +28,7 @@ try:
     from scipy.ndimage import _filters as scipy_filters
 except ImportError as error:
     raise ImportError(
-        "implicit_conv.ndimage needs scipy 1.11 or newer: pip install 'scipy>=1.11'"
+        f"implicit_conv.ndimage needs scipy 1.11 or newer: {install('scipy>=1.11')}"
     ) from error
 
 STRICT: Precision = "strict"

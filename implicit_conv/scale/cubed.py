@@ -2,7 +2,7 @@
 
 A task is given the pixels that its chunk of the result needs, and no more, which count towards the
 memory that cubed projects; it computes with one thread, if no other number is set.
-docs/how-to/scale.md is the guide.
+The page "Arrays larger than memory" is the guide.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 from implicit_conv.arrays.arrays import Array, numpy_dtype
 from implicit_conv.blocks import Block, ranges
+from implicit_conv.errors import install
 from implicit_conv.scale import lazy
 from implicit_conv.scale.operation import Operation, Span, read
 
@@ -20,7 +21,7 @@ try:
     from cubed.core.ops import map_selection
 except ImportError as error:
     raise ImportError(
-        "implicit_conv.cubed needs cubed 0.27 or newer: pip install 'cubed>=0.27'"
+        f"implicit_conv.cubed needs cubed 0.27 or newer: {install('cubed>=0.27')}"
     ) from error
 
 

@@ -4,7 +4,7 @@ where x can be sliced on disk.
 An x that is a file, or ``dask.array.from_array`` of one, is read by the tasks themselves, each with
 its halo. Other arrays are given their halos by ``dask.array.map_overlap``; only chunks at a border
 of x are padded. A task computes with one thread, as dask runs a task on each thread of a worker;
-IMPLICIT_CONV_NUM_THREADS sets another number. docs/how-to/scale.md is the guide.
+IMPLICIT_CONV_NUM_THREADS sets another number. The page "Arrays larger than memory" is the guide.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from implicit_conv.arrays.arrays import Array, numpy_dtype
 from implicit_conv.blocks import Axis, Block, ranges
-from implicit_conv.errors import DTypeError, PlanError, ShapeError
+from implicit_conv.errors import DTypeError, PlanError, ShapeError, install
 from implicit_conv.scale import lazy
 from implicit_conv.scale.operation import Operation, read
 from implicit_conv.scale.sources import file_array
@@ -32,7 +32,7 @@ try:
     from dask.layers import ArraySliceDep
 except ImportError as error:
     raise ImportError(
-        "implicit_conv.dask needs dask 2025.1 or newer: pip install 'dask[array]>=2025.1'"
+        f"implicit_conv.dask needs dask 2025.1 or newer: {install('dask[array]>=2025.1')}"
     ) from error
 
 Chunks = tuple[tuple[int, ...], ...]  # the sizes of the chunks along each axis
@@ -44,7 +44,8 @@ def _lazy(made: Callable[..., Operation], name: str, x: Any, *args: Any, **kwarg
     """The dask array that the function `name` makes of `x`; `made` is what a task computes."""
     if type(x).__module__.startswith("xarray."):
         raise DTypeError(
-            "x is an array of xarray; pass x.data, or use it as docs/how-to/scale.md shows"
+            "x is an array of xarray; pass x.data, or keep its dimensions as the page "
+            '"Arrays larger than memory" shows'
         )
     source, chunks, token = _source(x)
     if source is None and not isinstance(x, da.Array):

@@ -3,9 +3,9 @@
 Arrays of float32, float64, complex64 and complex128 are convolved directly, by
 `implicit_conv.conv1d` and its kin of precision "standard", where this takes less time than scipy's
 FFT, as `choose_conv_method` estimates. All else goes to scipy's own function, which also raises
-the errors. docs/how-to/images.md lists what is left to it. All other public names of scipy.signal,
-such as `firwin` and `butter`, are scipy's own functions; type checkers do not know these. A door:
-this imports operators and arrays.
+the errors. The page "Filters of images and fields" lists what is left to it. All other public
+names of scipy.signal, such as `firwin` and `butter`, are scipy's own functions; type checkers do
+not know these. A door: this imports operators and arrays.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike
 
 from implicit_conv.arrays.arrays import Array
 from implicit_conv.arrays.neighbours import own_name
+from implicit_conv.errors import install
 from implicit_conv.operators.conv import conv1d, conv2d, conv3d
 from implicit_conv.problem.options import PaddingMode
 from implicit_conv.problem.parse import Ints
@@ -30,7 +31,7 @@ try:
     from scipy.signal import _signaltools
 except ImportError as error:
     raise ImportError(
-        "implicit_conv.signal needs scipy 1.11 or newer: pip install 'scipy>=1.11'"
+        f"implicit_conv.signal needs scipy 1.11 or newer: {install('scipy>=1.11')}"
     ) from error
 
 __all__ = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from importlib.util import find_spec
 
-from implicit_conv.errors import UsageError
+from implicit_conv.errors import UsageError, install
 from implicit_conv.timing import NOISY, UNTOLD, disturbance, paired_ratio, summarise
 
 # One layer of each kind that networks consist of: (C, K, size, taps, stride).
@@ -17,6 +17,7 @@ TYPICAL = {
     "3x3/2": (128, 128, 56, 3, 2),
     "3x3 deep": (512, 512, 7, 3, 1),
 }
+NEEDED = {"torch": "torch>=2.13", "scipy": "scipy>=1.11"}  # what is installed for --against
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -32,7 +33,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument("--batch", type=positive, default=1)
     parser.add_argument("--rounds", type=positive, default=15, help="samples of each function")
     parser.add_argument(
-        "--against", choices=("torch", "scipy"), help="default: torch, if it is installed"
+        "--against", choices=tuple(NEEDED), help="default: torch, if it is installed"
     )
     parser.set_defaults(run=run)
 
@@ -60,6 +61,9 @@ def run(options: argparse.Namespace) -> int:
     threads = options.threads or available
     if threads > available:
         raise UsageError(f"--threads {threads}: at most {available} are available here")
+    if options.against and not find_spec(options.against):
+        command = install(NEEDED[options.against])
+        raise UsageError(f"--against {options.against}: it is not installed: {command}")
     against = [options.against] if options.against else ["torch"] * bool(find_spec("torch"))
     disturbed = disturbance(threads)
     if disturbed:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from implicit_conv.errors import ShapeError, UsageError
+from implicit_conv.errors import ShapeError, UsageError, install
 from implicit_conv.timing import UNTOLD, disturbance
 
 Array = NDArray[Any]
@@ -69,7 +69,8 @@ def run(options: argparse.Namespace) -> int:
         longer = "" if disturbed else f", {rival / seconds:.1f} times as long"
         _show(f"rival       {name}: {rival * 1e3:.1f} ms for the same planes{longer}")
     if not times:
-        _show("rival       none is installed to compare with: pip install opencv-python-headless")
+        command = install("opencv-python-headless")
+        _show(f"rival       none is installed to compare with: {command}")
     half = TAPS // 2
     padded = np.pad(x, ((0, 0), (0, 0), (half, half), (half, half)), "reflect")
     padded = padded[..., : CHECKED + 2 * half, : CHECKED + 2 * half]
@@ -132,7 +133,8 @@ def load_picture(path: str | None) -> Array:
         from matplotlib import cbook
         from PIL import Image
     except ImportError as error:
-        raise ImportError(f"{error.name} is not installed: pip install matplotlib pillow") from None
+        command = install("matplotlib>=3.8", "Pillow>=10")
+        raise ImportError(f"{error.name} is not installed: {command}") from None
     if path is None:
         source = cbook.get_sample_data("grace_hopper.jpg", asfileobj=False)
         with Image.open(source) as image:

@@ -8,6 +8,7 @@ import platform
 from dataclasses import asdict
 from importlib import metadata
 
+from implicit_conv.errors import install
 from implicit_conv.settings import PREFIX, VARIABLES, current
 from implicit_conv.tools.kernel_cache import size_of
 
@@ -108,7 +109,7 @@ def _gpu() -> str:
     try:
         from cuda.bindings import driver  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
-        return "not searched: cuda-bindings is missing: pip install cuda-bindings"
+        return f"not searched: cuda-bindings is missing: {install('cuda-bindings>=13,<14')}"
     try:
         status, *_ = driver.cuInit(0)
     except RuntimeError as error:  # the bindings are installed, the driver is not

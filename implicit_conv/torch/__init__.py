@@ -11,6 +11,7 @@ import operator
 import types
 from typing import TYPE_CHECKING, Any
 
+from implicit_conv.errors import install
 from implicit_conv.operators.preparation import first, prepare
 from implicit_conv.problem.options import PRECISIONS
 from implicit_conv.problem.parse import choice
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["disable", "enable", "explain"]
 
-OLDEST = 2, 13  # the first torch whose kernels can be kept and called, by torch.library.get_kernel
+# The first torch whose kernels can be kept and called, by torch.library.get_kernel.
+NEEDED = "torch>=2.13"
+OLDEST = tuple(map(int, NEEDED.partition(">=")[2].split(".")))
 
 
 def enable(keep_packed: int = 256 << 20, *, precision: str = "standard") -> Enabled:
@@ -28,7 +31,7 @@ def enable(keep_packed: int = 256 << 20, *, precision: str = "standard") -> Enab
 
     It takes over ``aten::convolution`` and ``aten::convolution_backward`` for tensors on the CPU of
     dtype float32, float64, float16 and bfloat16. What it does not serve runs torch's own kernel,
-    and so do the errors of torch. `docs/how-to/torch.md` says more.
+    and so do the errors of torch. The page "torch models, unchanged" says more.
 
     Parameters
     ----------
@@ -161,14 +164,13 @@ def _check_version() -> None:
     ImportError
         torch is not installed, or is older than `OLDEST`.
     """
-    oldest = ".".join(map(str, OLDEST))
     if importlib.util.find_spec("torch") is None:
-        raise ImportError(f"torch is not installed; run pip install 'torch>={oldest}'")
+        raise ImportError(f"torch is not installed: {install(NEEDED)}")
     import torch
 
     release = torch.__version__.partition("+")[0].split(".")
     if tuple(int(part) for part in release[:2]) < OLDEST:
         raise ImportError(
             f"torch {torch.__version__} is installed, but implicit_conv.torch needs at least "
-            f"{oldest}; run pip install 'torch>={oldest}'"
+            f"{NEEDED.partition('>=')[2]}: {install(NEEDED)}"
         )

@@ -39,7 +39,8 @@ def need_numba_cuda() -> Any:
     """numba.cuda of the numba-cuda package; the one that is part of Numba itself lacks much."""
     if importlib.util.find_spec("numba_cuda") is None:
         raise ImportError(
-            "GPU kernels need numba-cuda: run pip install '.[cu13]' (or '.[cu12]') in a checkout"
+            'GPU kernels need numba-cuda: pip install "numba-cuda[cu13]>=0.30", or with [cu12] for '
+            "drivers of CUDA 12"
         )
     return importlib.import_module("numba.cuda")
 

@@ -95,11 +95,12 @@ def test_no_state_is_drawn_that_scipy_leaves_unwritten(monkeypatch):
 
 
 def test_a_door_without_its_library_says_what_to_install(monkeypatch, capsys):
-    monkeypatch.setattr(module("signal"), "REQUIRED", ("scipy", "absent_package"))
+    required = {"scipy": "scipy>=1.11", "absent_package": "absent-package>=2"}
+    monkeypatch.setattr(module("signal"), "REQUIRED", required)
     with pytest.raises(SystemExit) as ended:
         main(["fuzz", "--door", "signal"])
     assert ended.value.code == 2
-    assert "pip install absent_package" in capsys.readouterr().err
+    assert 'pip install "absent-package>=2"' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", ["--guard", "--method=gemm"])

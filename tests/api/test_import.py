@@ -121,4 +121,4 @@ import implicit_conv.{door}
     )
     last = result.stderr.strip().splitlines()[-1]
     assert last.startswith(f"ImportError: implicit_conv.{door} needs {library} ")
-    assert f"pip install '{library}" in last
+    assert f'pip install "{library}' in last

@@ -152,7 +152,7 @@ print("torch" in sys.modules, implicit_conv.torch.__name__)
 @pytest.mark.parametrize("version", ["2.12.1+cpu", "1.13.0", "2.9.0a0+git"])
 def test_an_old_torch_is_one_clear_error(version, monkeypatch):
     monkeypatch.setattr(torch, "__version__", version)
-    with pytest.raises(ImportError, match=r"needs at least 2\.13; run pip install 'torch>=2\.13'"):
+    with pytest.raises(ImportError, match=r'needs at least 2\.13: .*pip install "torch>=2\.13"'):
         door.enable()
 
 
@@ -165,7 +165,7 @@ def test_a_newer_torch_is_taken(version, monkeypatch):
 
 def test_no_torch_is_one_clear_error(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ImportError, match="torch is not installed; run pip install"):
+    with pytest.raises(ImportError, match=r"torch is not installed: .*pip install"):
         door.enable()
 
 

@@ -9,7 +9,7 @@ import functools
 from dataclasses import replace
 from typing import Any
 
-from implicit_conv.errors import DriverError, PlanError
+from implicit_conv.errors import DriverError, PlanError, install
 from implicit_conv.gpu.cuda.arch import KNOWN, GpuArch, gpu_arch
 
 ADVICE = {
@@ -19,6 +19,11 @@ ADVICE = {
     "CUDA_ERROR_NO_BINARY_FOR_GPU": "the GPU is newer or older than the kernel's target",
     "CUDA_ERROR_ILLEGAL_ADDRESS": "this process cannot use the GPU any more; an array was freed "
     "too early, or the kernel is wrong: compute-sanitizer shows where",
+}
+
+PACKAGES = {  # generation of CUDA -> what its extra in pyproject.toml installs
+    12: ("numba-cuda[cu12]>=0.30", "cuda-python>=12.9,<13", "cuda-bindings>=12.9,<13"),
+    13: ("numba-cuda[cu13]>=0.30", "cuda-python>=13,<14", "cuda-bindings>=13,<14"),
 }
 
 
@@ -35,9 +40,7 @@ def bindings() -> Any:
     try:
         from cuda.bindings import driver
     except ImportError as error:
-        raise PlanError(
-            "the GPU engine needs cuda-bindings: run pip install '.[cu13]' in a checkout"
-        ) from error
+        raise PlanError(f"the GPU engine needs cuda-bindings: {install(*PACKAGES[13])}") from error
     try:
         (status,) = driver.cuInit(0)
     except RuntimeError as error:
@@ -49,10 +52,11 @@ def bindings() -> Any:
     _, version = driver.cuDriverGetVersion()
     needed = driver.CUDA_VERSION // 1000
     if version // 1000 < needed:
+        packages = PACKAGES.get(version // 1000)
         raise PlanError(
             f"the CUDA driver is for CUDA {version // 1000}.{version % 1000 // 10}, but the "
-            f"installed cuda-bindings are for CUDA {needed}: update the driver, or run "
-            f"pip install '.[cu{version // 1000}]' in a checkout"
+            f"installed cuda-bindings are for CUDA {needed}: update the driver"
+            + (f", or run {install(*packages)}" if packages else "")
         )
     return driver
 

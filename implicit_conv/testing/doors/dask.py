@@ -25,7 +25,7 @@ from implicit_conv.testing.doors.data import (
 )
 from implicit_conv.testing.families import Dice
 
-REQUIRED = ("dask", "scipy")
+REQUIRED = {"dask": "dask[array]>=2025.1", "scipy": "scipy>=1.11"}
 CONVOLUTIONS = tuple(f"{name}{rank}d" for name in ("conv", "conv_transpose") for rank in (1, 2, 3))
 SUMS = ("convolve", "correlate")
 SCALES = ("gaussian_filter", "gaussian_laplace", "gaussian_gradient_magnitude")

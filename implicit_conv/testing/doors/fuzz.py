@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from implicit_conv.cpu.candidates.phrases import count
-from implicit_conv.errors import UsageError
+from implicit_conv.errors import UsageError, install
 from implicit_conv.testing.families import Dice
 from implicit_conv.testing.loop import Source, compute
 
@@ -48,7 +48,7 @@ def source_of(name: str, seed: int) -> tuple[Source[Program], Counter[str]]:
     if missing:
         raise UsageError(
             f"door {name!r} needs {' and '.join(missing)}, which is not installed: "
-            f"pip install {' '.join(missing)}"
+            + install(*(module.REQUIRED[part] for part in missing))
         )
     numbers, counts = itertools.count(), Counter[str]()
 

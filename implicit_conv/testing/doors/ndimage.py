@@ -14,7 +14,7 @@ from implicit_conv.testing.doors.data import Data, check_bits, compared, made, o
 from implicit_conv.testing.families import Dice
 from implicit_conv.testing.storage import STORAGES
 
-REQUIRED = ("scipy",)
+REQUIRED = {"scipy": "scipy>=1.11"}
 DTYPES = (*"?bBhHiIlLqQ", "float16", "longdouble", "complex64", *["f", "d"] * 4)
 MODES = ("reflect", "mirror", "nearest", "wrap", "constant")
 SYNONYMS = ("grid-mirror", "grid-wrap", "grid-constant")

@@ -14,7 +14,7 @@ from implicit_conv.testing.doors.data import Data, check_bits, check_close, comp
 from implicit_conv.testing.families import Dice
 from implicit_conv.testing.storage import STORAGES
 
-REQUIRED = ("scipy",)
+REQUIRED = {"scipy": "scipy>=1.11"}
 DTYPES = ("float32", "float64", "complex64", "complex128")
 OTHERS = ("float16", "longdouble", "int8", "uint8", "int64", "bool")  # which scipy computes
 MODES = ("full", "same", "valid")

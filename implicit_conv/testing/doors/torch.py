@@ -23,7 +23,7 @@ from implicit_conv.testing import Array
 from implicit_conv.testing.doors.data import DifferenceError, check_close
 from implicit_conv.testing.families import Dice
 
-REQUIRED = ("torch",)
+REQUIRED = {"torch": "torch>=2.13"}
 FUNCTIONS = tuple(f"conv{kind}{rank}d" for kind in ("", "_transpose") for rank in (1, 2, 3))
 EPS = {"float64": 0.0, "float32": 0.0, "float16": 2.0**-10, "bfloat16": 2.0**-7}  # sums are exact
 TAPS = {1: ((9,),), 2: ((3, 3), (9, 1), (1, 9)), 3: ((3, 3, 1), (1, 3, 3))}

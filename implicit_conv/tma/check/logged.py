@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from implicit_conv.errors import install
 from implicit_conv.tma.maps.encoding import PARAMETERS
 
 FUNCTIONS = {
@@ -75,7 +76,10 @@ def log_maps(path: str | Path) -> None:
     """
     hooks = [hook for hook in (_hook_bindings, _hook_triton) if hook(Path(path))]
     if not hooks:
-        raise ImportError("logging tensor maps needs cuda-bindings or Triton, which encode them")
+        raise ImportError(
+            "logging tensor maps needs cuda-bindings or Triton, which encode them: "
+            + install("cuda-bindings>=13,<14")
+        )
     Path(path).write_text("", encoding="utf-8")
 
 

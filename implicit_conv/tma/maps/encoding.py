@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from implicit_conv.errors import DriverError
+from implicit_conv.errors import DriverError, install
 from implicit_conv.tma.maps.driver import Arguments
 
 MAP_BYTES = 128  # of a CUtensorMap
@@ -80,7 +80,7 @@ def encode(arguments: Arguments) -> bytes:
         from cuda.bindings import driver
     except ImportError as error:
         raise DriverError(
-            "encoding a tensor map needs cuda-bindings: run pip install '.[cu13]' in a checkout"
+            f"encoding a tensor map needs cuda-bindings: {install('cuda-bindings>=13,<14')}"
         ) from error
     given = call_arguments(driver, arguments)
     try:

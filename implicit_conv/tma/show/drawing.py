@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
+from implicit_conv.errors import install
 from implicit_conv.tma.maps.maps import TensorMap
 from implicit_conv.tma.run.simulate import HALO_ORDER
 from implicit_conv.tma.show.picture import Buffer, Cell, Mark, Picture, Plane, Row, picture
@@ -191,7 +192,7 @@ def show(what: Picture, path: str | Path | None = None, color: bool | None = Non
         from implicit_conv.tma.show.figure import save
     except ImportError as missing:
         raise ImportError(
-            "drawing into a file needs matplotlib; in a checkout: pip install '.[plot]'"
+            f"drawing into a file needs matplotlib: {install('matplotlib>=3.8')}"
         ) from missing
     save(what, path)
     return str(path)
