@@ -59,6 +59,8 @@ def test_a_quiet_demo_tells_ratios_and_what_they_are_of(photograph, capsys, dist
     rivals = [line for line in lines if line.startswith("rival ")]
     assert rivals and all(re.search(r" \d+\.\d+: |\d ndimage|\d filter2D", r) for r in rivals)
     assert all("times as long" in line for line in rivals)
+    units = float(re.search(r"at most (\S+) units", rows["error"])[1])
+    assert units < 100, "zeros as padding would be millions"
     assert photograph.with_name("out.png").stat().st_size > 10_000
 
 
