@@ -42,7 +42,7 @@ def test_the_reference_has_every_public_name():
     listed = set()
     for page in REFERENCE.glob("*.md"):
         for module, names in re.findall(
-            r"currentmodule:: ([\w.]+)\n\n\.\. autosummary::\n.*\n\n((?:   \w+\n)+)",
+            r"currentmodule:: ([\w.]+)\n\n\.\. autosummary::\n(?:   :.*\n)+\n((?:   \w+\n)+)",
             page.read_text(encoding="utf-8"),
         ):
             listed |= {(module, name) for name in names.split()}
