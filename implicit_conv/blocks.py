@@ -73,7 +73,9 @@ class Axis:
     Five taps over 100 pixels: output pixels 50 to 99 read x from pixel 48 on, and then padding.
 
     >>> from implicit_conv.blocks import Axis
-    >>> axis = Axis(100, taps=5, stride=1, dilation=1, pad_lo=2, pad_hi=2, output=100)
+    >>> axis = Axis(
+    ...     size=100, taps=5, stride=1, dilation=1, pad_lo=2, pad_hi=2, output=100
+    ... )
     >>> block = axis.block(50, 100)
     >>> block.extent, block.pads
     ((48, 100), (0, 2))

@@ -49,7 +49,8 @@ def plan_tiles(
     --------
     >>> import numpy as np
     >>> from implicit_conv import plan_tiles
-    >>> x, w = np.zeros((1, 4096, 4096), np.float32), np.ones((1, 1, 5, 5), np.float32)
+    >>> x = np.zeros((1, 4096, 4096), np.float32)
+    >>> w = np.ones((1, 1, 5, 5), np.float32)
     >>> plan = plan_tiles(x, w, padding=2, memory="32 MB")
     >>> plan.bytes_read == x.nbytes
     True
@@ -130,7 +131,8 @@ def tiles(
     --------
     >>> import numpy as np
     >>> from implicit_conv import conv2d, tiles
-    >>> x, w = np.ones((1, 1, 300, 300), np.float32), np.ones((1, 1, 3, 3), np.float32)
+    >>> x = np.ones((1, 1, 300, 300), np.float32)
+    >>> w = np.ones((1, 1, 3, 3), np.float32)
     >>> y = tiles(x, w, padding=1, memory="200 kB")
     >>> bool((y == conv2d(x, w, padding=1)).all())
     True

@@ -36,8 +36,8 @@ class Memory:
     >>> import numpy as np
     >>> from implicit_conv import ptx
     >>> memory, x = ptx.Memory(), np.zeros(64, np.float32)
-    >>> address = memory.put(x)
-    >>> tile = ptx.TensorMap("tile", 4, address, (8, 8), (32,), (1, 1), box=(8, 8))
+    >>> at = memory.put(x)
+    >>> tile = ptx.TensorMap("tile", 4, at, (8, 8), (32,), (1, 1), box=(8, 8))
     >>> len(memory.encode(tile))
     128
     """

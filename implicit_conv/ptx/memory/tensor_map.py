@@ -53,7 +53,9 @@ class TensorMap:
     A box of 4 columns and 2 rows of a float32 array of shape (16, 64):
 
     >>> from implicit_conv import ptx
-    >>> tile = ptx.TensorMap("tile", 4, 0, dims=(64, 16), strides=(256,), steps=(1, 1), box=(4, 2))
+    >>> tile = ptx.TensorMap(
+    ...     "tile", 4, 0, dims=(64, 16), strides=(256,), steps=(1, 1), box=(4, 2)
+    ... )
     >>> tile.row_bytes, tile.rows((8, 3), (), "tile")
     (16, [(8, 3), (8, 4)])
     """

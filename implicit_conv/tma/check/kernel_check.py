@@ -135,7 +135,7 @@ def check_kernel(
     >>> report.copies[0].start.coords
     (2, 4)
     >>> print(report.error)
-    block 0: the kernel ends, but nobody has waited for a copy that completes on mbarrier ...
+    block 0: the kernel ends, but nobody has waited for a copy ...
     """
     coverage = None
     if problem is not None:

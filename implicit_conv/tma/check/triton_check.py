@@ -77,7 +77,8 @@ def check_triton(
 
     >>> import numpy as np
     >>> from implicit_conv import tma
-    >>> arguments = {"x": np.ones(128, np.float32), "y": np.zeros(128, np.float32), "SIZE": 128}
+    >>> x, y = np.ones(128, np.float32), np.zeros(128, np.float32)
+    >>> arguments = {"x": x, "y": y, "SIZE": 128}
     >>> report = tma.check_triton(copy, 1, arguments)  # doctest: +SKIP
     >>> print(report)  # doctest: +SKIP
     """

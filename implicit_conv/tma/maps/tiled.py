@@ -31,7 +31,9 @@ class TiledMap(TensorMap):
     Examples
     --------
     >>> from implicit_conv import tma
-    >>> tile = tma.TiledMap(shape=(64, 64), dtype="float16", box=(8, 64), swizzle="128B")
+    >>> tile = tma.TiledMap(
+    ...     shape=(64, 64), dtype="float16", box=(8, 64), swizzle="128B"
+    ... )
     >>> tile.rows(), tile.row_bytes, tile.arguments["boxDim"]
     (8, 128, (64, 8))
     """

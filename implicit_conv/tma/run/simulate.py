@@ -99,8 +99,10 @@ def walk(
     The walk of the middle tap passes from the row above the image to its first row:
 
     >>> from implicit_conv import tma
-    >>> m = tma.Im2colMap(shape=(2, 4, 4, 8), dtype="float32", lower_corner=(-1, -1),
-    ...                   upper_corner=(-1, -1), pixels_per_column=16, channels_per_pixel=8)
+    >>> m = tma.Im2colMap(
+    ...     shape=(2, 4, 4, 8), dtype="float32", lower_corner=(-1, -1),
+    ...     upper_corner=(-1, -1), pixels_per_column=16, channels_per_pixel=8
+    ... )
     >>> found = tma.walk(m, (0, -1, -1, 0), offsets=(0, 1))
     >>> found.coordinates[3:6].tolist(), found.filled[3:6].tolist()
     ([[0, -1, 3], [0, 0, 0], [0, 0, 1]], [True, False, False])

@@ -172,8 +172,10 @@ def draw(
     Examples
     --------
     >>> from implicit_conv import tma
-    >>> m = tma.Im2colMap(shape=(1, 3, 4, 4), dtype="float32", lower_corner=(0, 0),
-    ...                   upper_corner=(0, 0), pixels_per_column=6, channels_per_pixel=4)
+    >>> m = tma.Im2colMap(
+    ...     shape=(1, 3, 4, 4), dtype="float32", lower_corner=(0, 0),
+    ...     upper_corner=(0, 0), pixels_per_column=6, channels_per_pixel=4
+    ... )
     >>> for line in tma.draw(m, (0, 0, 0, 0)).splitlines()[4:8]:
     ...     print(line)
        h w   0   1   2   3

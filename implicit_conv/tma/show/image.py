@@ -305,7 +305,9 @@ def smem_image(
 
     >>> import numpy as np
     >>> from implicit_conv import tma
-    >>> tile = tma.TiledMap(shape=(64, 64), dtype="float16", box=(32, 64), swizzle="128B")
+    >>> tile = tma.TiledMap(
+    ...     shape=(64, 64), dtype="float16", box=(32, 64), swizzle="128B"
+    ... )
     >>> image = tma.smem_image(tile, np.ones((64, 64), np.float16), (0, 0))
     >>> image.bytes.size, image.bank_conflicts("ldmatrix").worst
     (4096, 1)
