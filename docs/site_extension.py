@@ -29,6 +29,11 @@ def _address(app: Any, folder: Path, link: str) -> str:
     return f"{app.config.html_context['repository']}/blob/main/{path.removeprefix('../')}"
 
 
+def is_described(app: Any, what: str, name: str, value: Any, skip: bool, options: Any) -> bool:
+    """Whether a member has no entry: a field of a named tuple stands among its attributes."""
+    return skip or (getattr(value, "__doc__", None) or "").startswith("Alias for field number")
+
+
 class CommandHelp(Directive):
     """What ``implicit-conv --help`` and each of its commands print, as sections."""
 
@@ -53,7 +58,8 @@ def _sections(parser: argparse.ArgumentParser) -> list[nodes.Node]:
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Register both."""
+    """Register all."""
     app.connect("source-read", link_to_sources)
+    app.connect("autodoc-skip-member", is_described)
     app.add_directive("command-help", CommandHelp)
     return {"parallel_read_safe": True}

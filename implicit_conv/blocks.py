@@ -55,7 +55,7 @@ class Axis:
     0 .. taps - 1; position p is pixel p of x if it has one, else padding. In a transposed
     convolution pixel p of x is added to the output pixels p * stride - pad_lo + s * dilation.
 
-    Attributes
+    Parameters
     ----------
     size : int
         The pixels of x.
@@ -66,6 +66,19 @@ class Axis:
     mode : str
         The padding mode of `implicit_conv.conv2d`; a transposed convolution has "zeros".
     transposed : bool
+        Whether it is a transposed convolution.
+
+    Examples
+    --------
+    Five taps over 100 pixels: output pixels 50 to 99 read x from pixel 48 on, and then padding.
+
+    >>> from implicit_conv.blocks import Axis
+    >>> axis = Axis(
+    ...     size=100, taps=5, stride=1, dilation=1, pad_lo=2, pad_hi=2, output=100
+    ... )
+    >>> block = axis.block(50, 100)
+    >>> block.extent, block.pads
+    ((48, 100), (0, 2))
     """
 
     size: int
@@ -157,9 +170,25 @@ def repeated(
 
     Parameters
     ----------
+    first, end : int
+        Positions, which may lie outside the axis: position p is pixel p if there is one.
     size : int
         The pixels of the axis.
     mode : "reflect", "symmetric", "replicate" or "circular"
+
+    Returns
+    -------
+    runs : tuple of slices
+        The pixels to read, one run after the other; the step of a run that goes backwards is -1.
+    pads : (low, high)
+        Positions before and after the runs that are left to the operator's padding in this mode.
+
+    Examples
+    --------
+    >>> from implicit_conv.blocks import repeated
+    >>> runs, pads = repeated(-1, 3, 8, "circular")
+    >>> [(run.start, run.stop) for run in runs], pads
+    ([(7, 8), (0, 3)], (0, 0))
     """
     low, high = max(0, first), min(end, size)
     pads = max(0, -first), max(0, end - size)
@@ -195,6 +224,18 @@ def _stop(run: slice) -> int:
 
 
 def ranges(sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """(start, stop) of each of the chunks of these sizes."""
+    """(start, stop) of each of the chunks of these sizes.
+
+    Parameters
+    ----------
+    sizes : sequence of int
+        The sizes of the chunks of an axis, in order, as dask and cubed have them.
+
+    Examples
+    --------
+    >>> from implicit_conv.blocks import ranges
+    >>> ranges([50, 50, 20])
+    [(0, 50), (50, 100), (100, 120)]
+    """
     ends = list(itertools.accumulate(sizes))
     return list(zip((0, *ends[:-1]), ends, strict=True))

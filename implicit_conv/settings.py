@@ -341,6 +341,13 @@ def config(
         num_threads is not an integer.
     ValueError
         num_threads is below 1 or above 4096, or another value is unknown.
+
+    Examples
+    --------
+    >>> from implicit_conv import config
+    >>> with config(num_threads=1) as settings:
+    ...     print(settings.num_threads, settings.algorithm)
+    1 auto
     """
     changes: dict[str, object] = {}
     if device is not ...:

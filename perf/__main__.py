@@ -23,7 +23,10 @@ COMMANDS = ("run", "regret", "compare", "gates", "report", "pack", "ndimage", "r
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit status, 2 for an error that the user can correct."""
-    parser = argparse.ArgumentParser(prog="python -m perf", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m perf",
+        description="Measure speed; `python -m perf COMMAND --help` says more of each command.",
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     given = sys.argv[1:] if arguments is None else list(arguments)
     # Only the given command is imported, so that `run` on a GPU needs no model of an Arm core.

@@ -123,7 +123,11 @@ def line(row: Row, rounds: int, cv2: Any) -> str:
 
 def register(commands: Any) -> None:
     """Add the command."""
-    parser = commands.add_parser("ndimage", help=__doc__)
+    parser = commands.add_parser(
+        "ndimage",
+        help="time filters of images, beside scipy's and OpenCV's",
+        description="Time filters of images beside scipy's and OpenCV's, on one thread.",
+    )
     parser.add_argument("--rounds", type=int, default=7, help="samples of each function")
     parser.add_argument("--only", nargs="*", default=[], help="words of the rows' names")
     parser.set_defaults(run=run)

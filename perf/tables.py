@@ -191,10 +191,11 @@ def _run_row(record: Record, row: dict[str, Any]) -> dict[str, str]:
     times = {name: timing["median"] for name, timing in row["timings"].items()}
     best = times.get("plan", times["call"])
     flops, moved = row["flops"] / best, row["bytes"] / best
-    ceilings = record.get("ceilings")
+    disturbed = "disturbed" in record
+    ceilings = None if disturbed else record.get("ceilings")
     shown = {name: "not timed" if name in absent else "" for name in (*OURS, *rivals)}
     shown |= {name: f"{1e3 * seconds:.3f}" for name, seconds in times.items() if name in shown}
-    told = {} if "disturbed" in record else row["ratios"]
+    told = {} if disturbed else row["ratios"]
     ratios = {
         f"{name}/{ours}": told.get(ratio_key(name, ours))
         for name in rivals

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -31,11 +32,13 @@ def table_of(rows: Rows) -> str:
 @contextmanager
 def progress() -> Iterator[Show]:
     """Yield a function that shows the progress; it raises KeyboardInterrupt after Ctrl-C."""
+    start = time.monotonic()
     with interrupts() as check:
 
         def step(layer: str, done: int, total: int) -> None:
             check()
-            show(f"{done}/{total} {layer}")
+            seconds = (time.monotonic() - start) / max(1, done) * (total - done)
+            show(f"{done}/{total} {layer}{f'; about {seconds:.0f} s left' if done else ''}")
 
         try:
             yield step

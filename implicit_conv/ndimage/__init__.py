@@ -87,8 +87,8 @@ def patch(precision: Precision = STRICT) -> Patch:
     >>> image = np.ones((200, 200), np.float32)
     >>> with implicit_conv.ndimage.patch():
     ...     blurred = scipy.ndimage.gaussian_filter(image, 3)
-    >>> (blurred == scipy.ndimage.gaussian_filter(image, 3)).all()
-    np.True_
+    >>> bool((blurred == scipy.ndimage.gaussian_filter(image, 3)).all())
+    True
     """
     return Patch(precision)
 

@@ -162,5 +162,14 @@ class Patch:
 
 
 def unpatch() -> None:
-    """Let scipy.ndimage compute its filters by its own C code again."""
+    """Let scipy.ndimage compute its filters by its own C code again.
+
+    This undoes all calls of `patch`; where none is in force nothing changes.
+
+    Examples
+    --------
+    >>> import implicit_conv.ndimage
+    >>> patched = implicit_conv.ndimage.patch()
+    >>> implicit_conv.ndimage.unpatch()
+    """
     scipy_filters._nd_image = COMPILED

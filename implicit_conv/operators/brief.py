@@ -14,10 +14,10 @@ def brief(facts: Facts) -> str:
 
 
 def _runs(facts: Facts) -> str:
-    parts = facts["parts"]
+    parts = _parts(facts)
     if len(parts) > 1:
         return f"{len(parts)} convolutions in turn; the longest by {_longest(facts)['kernel']}"
-    return str(facts["kernel"])
+    return str(parts[0]["kernel"])
 
 
 def _takes(facts: Facts) -> str:
@@ -45,7 +45,7 @@ def _why(facts: Facts) -> str:
         return "no other candidate supports this problem"
     best, other = part["milliseconds"], min(others, key=lambda each: float(each["milliseconds"]))
     longer = other["milliseconds"] / best if best else 1.0
-    which = " for the longest one" if len(facts["parts"]) > 1 else ""
+    which = " for the longest one" if len(_parts(facts)) > 1 else ""
     return (
         f"the next best{which} is {other['kernel']}: about {other['milliseconds']:.3f} ms, "
         f"{longer:.2f} times as long"
@@ -54,6 +54,10 @@ def _why(facts: Facts) -> str:
 
 def _longest(facts: Facts) -> Facts:
     """The facts of the part that takes longest, or of a plan that has no parts."""
-    while facts["parts"]:
-        facts = max(facts["parts"], key=lambda part: float(part["milliseconds"]))
-    return facts
+    return max(_parts(facts), key=lambda part: float(part["milliseconds"]))
+
+
+def _parts(facts: Facts) -> list[Facts]:
+    """The facts of all convolutions that have no parts themselves."""
+    found = [each for part in facts["parts"] for each in _parts(part)]
+    return found or [facts]

@@ -125,6 +125,15 @@ def col2im(
         Shapes, strides, padding or layouts do not match, or are too large (a ValueError).
     DTypeError
         The array is not one of numbers, or a sum of integers exceeds its dtype (a TypeError).
+
+    Examples
+    --------
+    The centre of a 3 x 3 image is in all four of its windows, a corner in one.
+
+    >>> import numpy as np
+    >>> from implicit_conv import col2im
+    >>> col2im(np.ones((4, 4), np.float32), (1, 1, 3, 3), 2)[0, 0].tolist()
+    [[1.0, 2.0, 1.0], [2.0, 4.0, 2.0], [1.0, 2.0, 1.0]]
     """
     array = as_array("cols", cols)
     input_shape = shape_tuple("input_shape", input_shape)

@@ -302,7 +302,16 @@ CONV3D = Operator("conv3d", 3, OWN, _plan)
 
 
 def plan_cache_size() -> int:
-    """The number of plans that are kept: at most 512 for each engine."""
+    """The number of plans that are kept: at most 512 for each engine.
+
+    Examples
+    --------
+    >>> from implicit_conv import clear_plan_cache, plan_cache_size, plan_conv2d
+    >>> clear_plan_cache()
+    >>> plan = plan_conv2d((1, 3, 32, 32), (8, 3, 3, 3))
+    >>> plan_cache_size()
+    1
+    """
     return len(PLANS)
 
 
@@ -310,5 +319,12 @@ def clear_plan_cache() -> None:
     """Drop all cached plans, their compiled operators, and the calls that were prepared.
 
     A plan that the caller holds keeps the calls that were prepared with it.
+
+    Examples
+    --------
+    >>> from implicit_conv import clear_plan_cache, plan_cache_size
+    >>> clear_plan_cache()
+    >>> plan_cache_size()
+    0
     """
     cache.clear()

@@ -163,16 +163,16 @@ def refuse(name: str, other: Mapping[str, object]) -> NoReturn:
     Raises
     ------
     TypeError
-        Always; see `keywords.unexpected`.
+        Always; see `messages.unexpected`.
     """
-    raise prepare(_keywords)(name, other)
+    raise prepare(_messages).unexpected(name, other)
 
 
 @imports
-def _keywords() -> Callable[[str, Mapping[str, object]], TypeError]:
-    from implicit_conv.operators.keywords import unexpected
+def _messages() -> Any:
+    from implicit_conv.operators import messages
 
-    return unexpected
+    return messages
 
 
 def with_rank(function: Function, rank: int, example: str) -> Function:
@@ -257,27 +257,13 @@ def run(
     except (ShapeError, DTypeError) as error:
         if all(isinstance(array, np.ndarray) for array in given):
             raise
-        raise _with_arrays(error, operator.names, given) from None
+        raise prepare(_messages).for_arrays(error, operator.names, given) from None
     y: Any = plan.engine.run(x, w, bias, residual, out, scale)
     if key is not None and is_exact(window):
         call = plan.engine.repeated(given, (x, w), bias, residual, out, y)
         if call is not None:
             keep_call(CALLS, key, call)
     return as_library_of(given[0], y) if out is None else y
-
-
-def _with_arrays(
-    error: ShapeError | DTypeError, names: tuple[str, str], given: tuple[object, object]
-) -> ShapeError | DTypeError:
-    """The error, whose hint may be code for arrays, for lists, pictures or tensors."""
-    text = str(error)
-    if ".astype(" not in text and "[None" not in text and "np." not in text:
-        return error
-    others = [
-        name for name, value in zip(names, given, strict=True) if not isinstance(value, np.ndarray)
-    ]
-    arrays = ", ".join(f"np.asarray({name})" for name in others)
-    return type(error)(f"{text}; before that, {', '.join(others)} = {arrays}")
 
 
 def _foreign(

@@ -41,6 +41,17 @@ class Plan:
     ----------
     engine : CpuEngine, SumEngine or GpuEngine
         Problem, machine and candidates.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from implicit_conv import plan_conv2d
+    >>> x = np.ones((1, 3, 32, 32), np.float32)
+    >>> w = np.ones((8, 3, 3, 3), np.float32)
+    >>> plan = plan_conv2d(x.shape, w.shape, padding=1)
+    >>> packed = plan.pack(w)  # once, for many calls
+    >>> plan(x, packed).shape, plan.flops
+    ((1, 8, 32, 32), 442368)
     """
 
     engine: Engine

@@ -59,6 +59,26 @@ class Launch:
         Those of `run`.
     watch, watch_reads, traffic
         Those of `run`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from implicit_conv import ptx
+    >>> text = '''.version 8.0
+    ... .target sm_80
+    ... .address_size 64
+    ... .visible .entry one(.param .u64 x) {
+    ...     .reg .b64 %a;
+    ...     ld.param.u64 %a, [x];
+    ...     st.global.u32 [%a], 1;
+    ...     ret;
+    ... }'''
+    >>> memory, x = ptx.Memory(), np.zeros(4, np.uint32)
+    >>> parameters = memory.put(x).to_bytes(8, "little")
+    >>> launch = ptx.Launch(ptx.parse(text), parameters=parameters, memory=memory,
+    ...                     grid=(1, 1, 1), block=(1, 1, 1)).run()
+    >>> launch.executed, x.tolist()
+    (3, [1, 0, 0, 0])
     """
 
     def __init__(

@@ -25,7 +25,25 @@ FLOATS = {2: "f2", 4: "f4", 8: "f8"}  # numpy kinds of floats, by bytes
 
 
 class Tensor(NamedTuple):
-    """A tensor map as an argument: the map's address is that of `array`."""
+    """A tensor map as an argument: the map's address is that of `array`.
+
+    Parameters
+    ----------
+    map : TensorMap
+        The map, whatever its address.
+    array : C-contiguous array
+        The tensor, which the kernel reads and writes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from implicit_conv import ptx
+    >>> x = np.zeros((16, 16), np.float32)
+    >>> tile = ptx.TensorMap("tile", 4, 0, (16, 16), (64,), (1, 1), box=(8, 8))
+    >>> argument = ptx.Tensor(tile, x)  # of `run`
+    >>> argument.map.row_bytes
+    32
+    """
 
     map: TensorMap
     array: np.ndarray
@@ -119,6 +137,29 @@ def run(
         The text uses an instruction, modifier or directive that is not covered; it names it.
     PtxError
         The kernel does what the PTX ISA leaves undefined, such as a race, or can never end.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from implicit_conv import ptx
+    >>> text = '''.version 8.0
+    ... .target sm_80
+    ... .address_size 64
+    ... .visible .entry double(.param .u64 x) {
+    ...     .reg .b64 %a<3>; .reg .b32 %i, %v;
+    ...     ld.param.u64 %a1, [x];
+    ...     mov.u32 %i, %tid.x;
+    ...     mad.wide.u32 %a2, %i, 4, %a1;
+    ...     ld.global.u32 %v, [%a2];
+    ...     add.u32 %v, %v, %v;
+    ...     st.global.u32 [%a2], %v;
+    ...     ret;
+    ... }'''
+    >>> x = np.arange(4, dtype=np.uint32)
+    >>> ptx.run(text, grid=1, block=4, arguments=[x])
+    Report(instructions=7, divergences=0, not_run=())
+    >>> x.tolist()
+    [0, 2, 4, 6]
     """
     kernel = parse(text, entry)
     if target is not None:

@@ -15,6 +15,7 @@ from implicit_conv.arrays.arrays import Array, numpy_dtype
 from implicit_conv.blocks import Block, ranges
 from implicit_conv.errors import install
 from implicit_conv.scale import lazy
+from implicit_conv.scale.documentation import Door
 from implicit_conv.scale.operation import Operation, Span, read
 
 try:
@@ -93,9 +94,4 @@ def _lazy(made: Callable[..., Any], name: str, x: Any, *args: Any, **kwargs: Any
     )
 
 
-functions = lazy.functions(
-    _lazy,
-    "`implicit_conv.{name}` of a cubed array, without residual, out and device: lazy.",
-    "`implicit_conv.ndimage.{name}` of a cubed array, without channel_axis and an array as output: "
-    "lazy.",
-)
+functions = lazy.functions(_lazy, Door("cubed", "cubed.array_api as xp", "cubed array"))

@@ -19,6 +19,7 @@ from implicit_conv.arrays.arrays import Array, numpy_dtype
 from implicit_conv.blocks import Axis, Block, ranges
 from implicit_conv.errors import DTypeError, PlanError, ShapeError, install
 from implicit_conv.scale import lazy
+from implicit_conv.scale.documentation import Door
 from implicit_conv.scale.operation import Operation, read
 from implicit_conv.scale.sources import file_array
 
@@ -294,45 +295,10 @@ def _halo_block(
 
 functions = lazy.functions(
     _lazy,
-    """`implicit_conv.{name}` of a dask array, or of a file: a lazy dask array.
-
-    Parameters
-    ----------
-    x : dask array, zarr array, h5py dataset, numpy.memmap, or another array with numpy's indexing
-    w, bias, scale : numpy arrays
-        These, and all other parameters, are those of `implicit_conv.{name}`, which has three more:
-        residual, out and device.
-
-    Returns
-    -------
-    y : dask array
-        Its chunks follow those of x; channels are one chunk.
-
-    Raises
-    ------
-    ShapeError, DTypeError, PlanError
-        As in `implicit_conv.{name}`, at once; or chunks of x do not do, and the message says which
-        ones do.
-    """,
-    """`implicit_conv.ndimage.{name}` of a dask array, or of a file: lazy.
-
-    Parameters
-    ----------
-    input : dask array, zarr array, h5py dataset, numpy.memmap, or another array with numpy's
-        indexing
-    args, kwargs
-        As in `implicit_conv.ndimage.{name}`, whose channel_axis and output array it has not.
-
-    Returns
-    -------
-    y : dask array
-        Its chunks are those of the input.
-
-    Raises
-    ------
-    ImportError
-        scipy is not installed.
-    PlanError
-        Chunks of the input do not do, and the message says which ones do.
-    """,
+    Door(
+        "dask",
+        "dask.array as da",
+        "dask array, zarr array, h5py dataset, numpy.memmap, or another with numpy's indexing",
+        "; or chunks do not do, and the message says which ones do",
+    ),
 )

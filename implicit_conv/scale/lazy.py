@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from implicit_conv.operators.preparation import imports
+from implicit_conv.scale.documentation import Door, convolution, image_filter
 from implicit_conv.scale.operation import OPERATORS, REFUSED, operation, signature
 from implicit_conv.settings import current, local
 
@@ -18,18 +19,15 @@ def _image_operation() -> Any:
     return image_operation
 
 
-def functions(
-    lazy: Callable[..., Any], convolution: str, image_filter: str
-) -> Callable[[str], list[Any]]:
+def functions(lazy: Callable[..., Any], door: Door) -> Callable[[str], list[Any]]:
     """A function that makes those of a door by their names, which are separated by spaces.
 
     Parameters
     ----------
     lazy : function of (made, name, x, arguments)
         It makes the lazy array; ``made(name, x, arguments)`` is the `Operation` of tasks.
-    convolution, image_filter : str
-        The documentation of a function of `implicit_conv`, and of one of `implicit_conv.ndimage`,
-        with {name} in place of the name.
+    door : Door
+        Whose functions they are: the words of their documentation.
     """
 
     def function(name: str) -> Any:
@@ -39,14 +37,16 @@ def functions(
         def filtered(input: Any, *args: Any, **kwargs: Any) -> Any:  # scipy's name
             return lazy(_image_operation().image_filter, name, input, *args, **kwargs)
 
-        is_filter = name not in OPERATORS
-        made: Any = filtered if is_filter else convolved
+        made: Any = convolved if name in OPERATORS else filtered
         made.__name__ = made.__qualname__ = name
-        made.__doc__ = (image_filter if is_filter else convolution).format(name=name)
-        if not is_filter:
-            own = signature(name)
-            kept = [part for part in own.parameters.values() if part.name not in REFUSED]
-            made.__signature__ = own.replace(parameters=kept, return_annotation=Any)
+        made.__module__ = f"implicit_conv.{door.name}"
+        if made is filtered:
+            made.__doc__ = image_filter(door, name)
+            return made
+        own = signature(name)
+        kept = [part for part in own.parameters.values() if part.name not in REFUSED]
+        made.__doc__ = convolution(door, name, (part.name for part in kept))
+        made.__signature__ = own.replace(parameters=kept, return_annotation=Any)
         return made
 
     return lambda names: [function(name) for name in names.split()]

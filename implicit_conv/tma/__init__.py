@@ -11,7 +11,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from implicit_conv.tma.check.kernel_check import KernelReport, MapArgument, check_kernel
+    from implicit_conv.tma.check.kernel_check import MapArgument, check_kernel
+    from implicit_conv.tma.check.kernel_report import KernelReport
     from implicit_conv.tma.check.linter import lint
     from implicit_conv.tma.check.logged import log_maps
     from implicit_conv.tma.check.triton_check import check_triton
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     from implicit_conv.tma.show.image import SmemImage, smem_image
 
 _HOMES = {
-    "check.kernel_check": ("KernelReport", "MapArgument", "check_kernel"),
+    "check.kernel_check": ("MapArgument", "check_kernel"),
+    "check.kernel_report": ("KernelReport",),
     "check.linter": ("lint",),
     "check.logged": ("log_maps",),
     "check.triton_check": ("check_triton",),

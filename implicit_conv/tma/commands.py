@@ -24,7 +24,7 @@ from implicit_conv.tma.maps.driver import ARGUMENTS, describe_arguments, with_in
 from implicit_conv.tma.maps.json_maps import ADVICE, OPERANDS, read_objects
 from implicit_conv.tma.maps.limits import Finding, TensorMapError
 from implicit_conv.tma.maps.maps import TensorMap
-from implicit_conv.tma.maps.ptx import DIRECTIONS, REDUCTIONS
+from implicit_conv.tma.maps.ptx import DIRECTIONS, INFIXES, REDUCTIONS, mode_of
 from implicit_conv.tma.run.lowering_choice import parse_problem
 from implicit_conv.tma.run.simulate import HALO_ORDER, HALO_ORDERS
 from implicit_conv.tma.show.drawing import draw, show
@@ -93,15 +93,6 @@ def integers(text: str) -> tuple[int, ...]:
         ) from None
 
 
-PTX_MODES = {"tile": "tiled", "im2col::w": "w", "im2col::w::128": "w128"}
-
-
-def _mode(text: str) -> str:
-    """The mode of a map by our word or by that of PTX."""
-    word = text.lower().removeprefix(".")
-    return PTX_MODES.get(word, word)
-
-
 START_HELP = "by default, draw starts at the lower corner and lint checks the map alone"
 
 
@@ -113,14 +104,9 @@ def _map_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "a tensor copy", "Write a list that begins with a minus sign as in --lower=-1,-1."
     )
-    modes = ("tiled", "im2col", "w", "w128")
-    group.add_argument(
-        "--mode",
-        type=_mode,
-        choices=modes,
-        default="im2col",
-        help=f"{', '.join(modes)}, or as PTX writes it: {', '.join(PTX_MODES)}",
-    )
+    words = "default: im2col; PTX's words, such as im2col::w, will do"
+    modes = list(INFIXES)
+    group.add_argument("--mode", type=mode_of, choices=modes, default="im2col", help=words)
     group.add_argument("--shape", type=integers, metavar="N,[D,]H,W,C")
     group.add_argument("--box", type=integers, metavar="...,C", help="of a tiled map")
     group.add_argument("--dtype", default="float16")

@@ -37,29 +37,37 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 def run(options: argparse.Namespace) -> int:
     """Print plan, time, GFLOP/s and error; write the picture."""
     from implicit_conv.operators.conv import plan_conv2d
-    from implicit_conv.testing import Case, error_units
     from implicit_conv.tools.picture_rivals import as_planes, picture_rivals
 
     picture = load_picture(options.image)
     check_output(Path(options.out))  # before the work, not after it
     colour, gray = filter_bank()
-    x, w = as_operands(picture, colour, gray)
-    plan = plan_conv2d(x.shape, w.shape, padding="same", padding_mode="reflect")
-    facts: dict[str, Any] = plan.facts()
-    threads = facts["threads"]
+    operands = as_operands(picture, colour, gray)
+    plans = [
+        plan_conv2d(x.shape, w.shape, padding="same", padding_mode="reflect") for x, w in operands
+    ]
+    facts: list[dict[str, Any]] = [plan.facts() for plan in plans]
+    threads = max(each["threads"] for each in facts)
     disturbed = disturbance(threads)
     if disturbed:
         _show(f"noise       {disturbed}")
-    _show(f"problem     {plan.problem}\n{plan.explain(brief=True)}")
-    cold, y = _timed(lambda: plan(x, w), 1)
+    for name, plan in zip(("colour", "gray"), plans, strict=True):
+        _show(f"{name:12}{plan.problem}\n{plan.explain(brief=True)}")
+
+    def filtered() -> list[Array]:
+        return [plan(x, w) for plan, (x, w) in zip(plans, operands, strict=True)]
+
+    cold, found = _timed(filtered, 1)
     _show(f"first call  {cold * 1e3:.1f} ms; it compiles the kernels, or loads them from the cache")
-    seconds, _ = _timed(lambda: plan(x, w), CALLS)
+    seconds, _ = _timed(filtered, CALLS)
+    estimate = sum(each["milliseconds"] for each in facts)
+    flops = sum(plan.flops for plan in plans)
     _show(
-        f"measured    {seconds * 1e3:.3f} ms on {threads} thread{'s' * (threads > 1)}, where the "
-        f"estimate is {facts['milliseconds']:.3f} ms; {plan.flops / seconds / 1e9:.0f} GFLOP/s"
+        f"measured    {seconds * 1e3:.3f} ms for both on {threads} thread{'s' * (threads > 1)}, "
+        f"where the estimate is {estimate:.3f} ms; {flops / seconds / 1e9:.0f} GFLOP/s"
     )
-    filters = [*colour.values()], [*gray.values()]
-    rivals = picture_rivals(picture, *filters, threads)
+    mean = operands[1][0][0, 0]
+    rivals = picture_rivals((picture, mean), [*colour.values()], [*gray.values()], threads)
     times = {name: _timed(function, CALLS)[0] for name, function in rivals.items()}
     if not disturbed:
         disturbed = disturbance(threads)
@@ -71,14 +79,9 @@ def run(options: argparse.Namespace) -> int:
     if not times:
         command = install("opencv-python-headless")
         _show(f"rival       none is installed to compare with: {command}")
-    half = TAPS // 2
-    padded = np.pad(x, ((0, 0), (0, 0), (half, half), (half, half)), "reflect")
-    padded = padded[..., : CHECKED + 2 * half, : CHECKED + 2 * half]
-    part = y[..., :CHECKED, :CHECKED]
-    case = Case(C=3, K=len(w), size=padded.shape[2:], kernel=(TAPS, TAPS))
-    units = error_units(part, case.reference(padded, w), case.reference(padded, w, True), "float32")
+    units = max(error_of(*each) for each in zip(operands, found, strict=True))
     _show(f"error       at most {units:.2f} units of 2^-24 * sum|x||w| against float64")
-    draw(picture, {**colour, **gray}, as_planes(y[0], len(colour)), Path(options.out))
+    draw(picture, {**colour, **gray}, as_planes(*found), Path(options.out))
     _show(f"picture     {options.out}")
     return UNTOLD if disturbed else 0
 
@@ -177,16 +180,29 @@ def as_float32(filters: dict[str, Array]) -> dict[str, Array]:
     return {name: values.astype(np.float32) for name, values in filters.items()}
 
 
+Operands = tuple[Array, Array]  # x (N, 1, H, W) and w (K, 1, TAPS, TAPS)
+
+
 def as_operands(
     picture: Array, colour: dict[str, Array], gray: dict[str, Array]
-) -> tuple[Array, Array]:
-    """x (1, 3, H, W) and w (K, 3, TAPS, TAPS) of one convolution that computes all planes: three
-    filters for each of `colour`, which read one colour each, and one for each of `gray`.
-    """
-    x = np.ascontiguousarray(picture.transpose(2, 0, 1)[None])
-    each = [np.multiply.outer(np.eye(3), taps) for taps in colour.values()]
-    mean = [np.broadcast_to(taps / 3, (1, 3, TAPS, TAPS)) for taps in gray.values()]
-    return x, np.concatenate([*each, *mean]).astype(np.float32)
+) -> tuple[Operands, Operands]:
+    """The operands of two convolutions: the colours as three images, and their mean as one."""
+    planes = np.ascontiguousarray(picture.transpose(2, 0, 1)[:, None])
+    mean = planes.mean(axis=0, keepdims=True)
+    each, one = (np.stack(list(filters.values()))[:, None] for filters in (colour, gray))
+    return (planes, each), (mean, one)
+
+
+def error_of(operands: Operands, y: Array) -> float:
+    """The error of a result, in the units that the demo prints."""
+    from implicit_conv.testing import Case, error_units
+
+    (x, w), half = operands, TAPS // 2
+    padded = np.pad(x, ((0, 0), (0, 0), (half, half), (half, half)), "reflect")
+    padded = padded[..., : CHECKED + 2 * half, : CHECKED + 2 * half]
+    case = Case(N=len(x), C=1, K=len(w), size=padded.shape[2:], kernel=(TAPS, TAPS))
+    exact, scale = case.reference(padded, w), case.reference(padded, w, True)
+    return float(error_units(y[..., :CHECKED, :CHECKED], exact, scale, "float32"))
 
 
 def draw(picture: Array, filters: dict[str, Array], planes: list[Array], path: Path) -> None:

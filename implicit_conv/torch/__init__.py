@@ -72,7 +72,19 @@ def enable(keep_packed: int = 256 << 20, *, precision: str = "standard") -> Enab
 
 
 def disable() -> None:
-    """Give torch its own kernels back, however often `enable` was called."""
+    """Give torch its own kernels back, however often `enable` was called.
+
+    Raises
+    ------
+    ImportError
+        torch is not installed, or is older than 2.13.
+
+    Examples
+    --------
+    >>> import implicit_conv.torch
+    >>> enabled = implicit_conv.torch.enable()
+    >>> implicit_conv.torch.disable()
+    """
     prepare(_override).disable()
 
 

@@ -143,9 +143,10 @@ def test_a_crash_and_a_hang_are_traced_to_their_program(function, words, monkeyp
 
 def exchanged_operands(monkeypatch):
     """A tap that is not finite is multiplied by padding, whichever operand it is of."""
-    from implicit_conv import signal
+    from implicit_conv.signal import convolutions, filters
 
-    monkeypatch.setattr(signal, "_spreads", lambda taps: False)
+    for module in (convolutions, filters):
+        monkeypatch.setattr(module, "spreads", lambda taps: False)
 
 
 def widened_integers(monkeypatch):

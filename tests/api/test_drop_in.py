@@ -20,7 +20,7 @@ def test_every_public_name_of_scipy_is_there(door, own):
     assert not set(handed_on) & set(vars(door)), "scipy may replace its own"
     for name in set(own.__all__) & set(door.__all__):
         assert getattr(door, name) is not getattr(own, name)
-        assert inspect.getmodule(getattr(door, name)) is door
+        assert inspect.getmodule(getattr(door, name)).__name__.startswith(door.__name__)
 
 
 @pytest.mark.parametrize(("door", "own"), PAIRS)

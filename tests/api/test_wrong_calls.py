@@ -66,6 +66,7 @@ WRONG = {  # call -> the right one
     "conv2d(x.astype('uint16'), w)": "conv2d(x, w)",
     "conv2d(x.astype('int64'), w.astype('int64'))": "conv2d(x, w)",
     "conv2d(x.astype('uint8'), w.astype('int32'))": "conv2d(x, w)",
+    "conv2d(x.astype('uint8'), w.astype('int64') * 40_000)": "conv2d(x, w * 40_000)",
     "conv2d(x.astype('uint8'), w > 2)": "conv2d(x, (w > 2).astype('f4'))",
     "conv2d(x.astype('complex128'), w.astype('int64'))": "conv2d(x, w)",
     "conv_transpose2d(x, half.transpose(1, 0, 2, 3).astype('int64')[[0, 1, 0, 1]])": (

@@ -17,6 +17,10 @@ OPTIONAL = (
 # Its blocks are files of the tree, which tests/cpu/test_page_in_a_copy.py writes and runs.
 FILES = ROOT / "docs/contributing/add-a-method.md"
 PAGES = [ROOT / "README.md", *sorted(set((ROOT / "docs").rglob("*.md")) - {FILES})]
+# How Python tells that a library is missing, and how our doors do.
+MISSING = re.compile(
+    r"ModuleNotFoundError: No module named '(\w+)|^\s*ImportError: .* install \"(\w+)", re.MULTILINE
+)
 
 DRIVER = """
 import doctest, sys
@@ -57,7 +61,8 @@ def test_blocks_run_as_pasted(page, blocks, tmp_path):
     result = run_python(
         *("-W", "error", "driver.py", "blocks", page.name), folder=tmp_path, MPLBACKEND="agg"
     )
-    missing = re.search(r"ModuleNotFoundError: No module named '(\w+)", result.stderr)
-    if missing and missing[1] in OPTIONAL:
-        pytest.skip(f"needs {missing[1]}")
+    found = MISSING.search(result.stdout + result.stderr)
+    missing = found and (found[1] or found[2])
+    if missing in OPTIONAL:
+        pytest.skip(f"needs {missing}")
     assert result.returncode == 0, (result.stdout + result.stderr)[-3000:]

@@ -51,6 +51,7 @@ def test_a_disturbed_run_has_no_ratio_and_is_not_reported(
     assert printed.out.startswith(f"{OTHERS}\n"), "before the first figure"
     assert (OTHERS in printed.err) == (len(texts) == 1), "before minutes of work"
     assert "numpy ms" in printed.out and "geometric mean" not in printed.out
+    assert not re.search(r" \d+% ", printed.out), "nor a share of a ceiling"
     for row in record["rows"]:
         for name in "numpy", "numpy/plan":
             assert f" {row['ratios'][name]:.2f} " not in printed.out

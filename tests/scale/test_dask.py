@@ -349,4 +349,5 @@ def test_each_name_of_the_door_is_the_function_of_that_name():
         name: name for name in functions
     }
     assert len(functions) == 19
+    assert pickle.loads(pickle.dumps(functions)) == functions  # by their public names
     assert "residual" not in inspect.signature(implicit_conv.dask.conv2d).parameters

@@ -8,6 +8,8 @@ import pytest
 scipy = pytest.importorskip("scipy.signal", reason="pip install '.[ndimage]'")
 
 from implicit_conv import signal  # noqa: E402
+from implicit_conv.signal import convolutions, filters  # noqa: E402
+from implicit_conv.signal.operands import fits  # noqa: E402
 
 SLOW = [pytest.param(dtype, marks=pytest.mark.slow) for dtype in ("float64", "complex64")]
 DTYPES = ("float32", *SLOW, "complex128")
@@ -18,20 +20,21 @@ MODES = ("full", "same", "valid")
 def computed(monkeypatch):
     """The calls that are computed here."""
     calls = []
-    for name in ("conv1d", "conv2d"):
-        function = getattr(signal, name)
 
+    def counted(function):
         @functools.wraps(function)
-        def counted(*args, _function=function, **kwargs):
+        def wrapped(*args, **kwargs):
             calls.append(args)
-            return _function(*args, **kwargs)
+            return function(*args, **kwargs)
 
-        monkeypatch.setattr(signal, name, counted)
-    monkeypatch.setattr(signal, "UPFIRDN", 1e6)
-    monkeypatch.setattr(signal, "MOST_STEP", 99)
-    monkeypatch.setattr(
-        signal, "CONVOLUTIONS", (signal.conv1d, signal.conv2d, signal.CONVOLUTIONS[2])
-    )
+        return wrapped
+
+    first, second, third = convolutions.CONVOLUTIONS
+    monkeypatch.setattr(filters, "conv1d", counted(filters.conv1d))
+    monkeypatch.setattr(convolutions, "conv2d", counted(convolutions.conv2d))
+    monkeypatch.setattr(convolutions, "CONVOLUTIONS", (counted(first), counted(second), third))
+    monkeypatch.setattr(filters, "UPFIRDN", 1e6)
+    monkeypatch.setattr(filters, "MOST_STEP", 99)
     return calls
 
 
@@ -82,7 +85,7 @@ def test_convolutions_of_two_axes(name, mode, boundary, dtype, computed):
         rng = np.random.default_rng(seed)
         x = values(rng, rng.integers(1, 20, 2), dtype)
         w = values(rng, rng.integers(1, 8, 2), dtype)
-        if mode == "valid" and not (signal._fits(x, w) or signal._fits(w, x)):
+        if mode == "valid" and not (fits(x, w) or fits(w, x)):
             continue
         expected = getattr(scipy, name)(x, w, mode, boundary)
         agree(getattr(signal, name)(x, w, mode, boundary), expected, w.size)
@@ -213,8 +216,8 @@ def test_the_choice_says_why():
 
 
 def test_what_scipy_upsamples_faster_is_left_to_it(computed, monkeypatch):
-    monkeypatch.setattr(signal, "UPFIRDN", 0.5)
-    monkeypatch.setattr(signal, "MOST_STEP", 2)
+    monkeypatch.setattr(filters, "UPFIRDN", 0.5)
+    monkeypatch.setattr(filters, "MOST_STEP", 2)
     x, h = np.ones(3000), np.ones(63)
     for up, down in [(160, 147), (1, 4)]:
         np.testing.assert_array_equal(signal.upfirdn(h, x, up, down), scipy.upfirdn(h, x, up, down))

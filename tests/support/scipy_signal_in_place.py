@@ -10,6 +10,7 @@ import types
 import scipy.signal
 
 from implicit_conv import signal
+from implicit_conv.signal import choice, convolutions, filters
 
 COMPUTED = collections.Counter()
 
@@ -32,7 +33,8 @@ def replace_names():
     except ImportError:
         table = {}
     theirs = {name: getattr(scipy.signal, name) for name in signal.__all__}
-    signal.scipy_signal = types.SimpleNamespace(**theirs)  # what is left to scipy stays scipy's
+    for module in (choice, convolutions, filters):  # what is left to scipy stays scipy's
+        module.scipy_signal = types.SimpleNamespace(**theirs)
     for name, function in theirs.items():
         if name == "choose_conv_method":
             continue
@@ -42,9 +44,10 @@ def replace_names():
         setattr(scipy.signal, name, ours)
 
 
-signal.conv1d = counted(signal.conv1d)
-signal.conv2d = counted(signal.conv2d)
-signal.CONVOLUTIONS = (signal.conv1d, signal.conv2d, signal.CONVOLUTIONS[2])
+filters.conv1d = counted(filters.conv1d)
+convolutions.conv2d = counted(convolutions.conv2d)
+first, second, third = convolutions.CONVOLUTIONS
+convolutions.CONVOLUTIONS = (counted(first), counted(second), third)
 replace_names()
 
 

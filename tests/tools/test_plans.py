@@ -99,6 +99,20 @@ def test_parts_are_summed():
         assert facts[name] == pytest.approx(sum(part[name] for part in facts["parts"]))
 
 
+def test_the_lines_of_parts_are_of_the_longest_one():
+    """A complex convolution is one real convolution, which here has a part for each phase."""
+    plan = ic.plan_conv_transpose2d((1, 4, 5, 5), (4, 4, 3, 3), "complex64", stride=2)
+    (real,) = plan.facts()["parts"]
+    longest = max(real["parts"], key=lambda part: part["milliseconds"])
+    runs, takes, why = plan.explain(brief=True).splitlines()
+    assert f"4 convolutions in turn; the longest by {longest['kernel']}" in runs
+    assert f"about {plan.facts()['milliseconds']:.3f} ms" in takes
+    other = longest["candidates"][1]
+    longer = other["milliseconds"] / longest["milliseconds"]
+    assert f"for the longest one is {other['kernel']}" in why
+    assert why.endswith(f"{longer:.2f} times as long")
+
+
 def test_plans_and_packed_filters_have_short_names():
     import numpy as np
 

@@ -10,6 +10,7 @@ from implicit_conv import plan_conv2d, tiles, timing
 from implicit_conv.kernels.disk import Store
 from implicit_conv.tools import kernel_cache
 from implicit_conv.tools.cli import main
+from perf import terminal as perf_terminal
 
 
 class Terminal(io.StringIO):
@@ -67,6 +68,15 @@ def test_cache_warm(terminal, monkeypatch, tmp_path, capsys):
         "0 of 1 layers; compiling 1x1, NHWC",
         "",
     ]
+
+
+def test_perf_says_how_long_it_takes(terminal, monkeypatch):
+    now = iter([10.0, 10.5, 40.0])
+    monkeypatch.setattr(perf_terminal.time, "monotonic", lambda: next(now))
+    with perf_terminal.progress() as show:
+        show("first", 0, 4)
+        show("second", 3, 4)
+    assert terminal.lines == ["0/4 first", "3/4 second; about 10 s left", ""]
 
 
 @pytest.mark.parametrize("stream", [io.StringIO(), None])

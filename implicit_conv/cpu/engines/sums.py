@@ -75,10 +75,13 @@ class SumEngine(Runner):
     def facts(self) -> dict[str, Any]:
         """The facts of `Plan.facts`: those of all plans, and their sums."""
         parts = [engine.facts() for engine in self.engines]
+        longest = max(parts, key=lambda part: float(part["milliseconds"]))
         return {
-            **parts[0],
+            **longest,
             "problem": self._problem_text(),
             "algorithm": self.algorithm,
+            "threads": max(part["threads"] for part in parts),
+            "peak": max(part["peak"] for part in parts),
             "milliseconds": sum(part["milliseconds"] for part in parts),
             "flops": sum(part["flops"] for part in parts),
             "bytes": sum(part["bytes"] for part in parts),

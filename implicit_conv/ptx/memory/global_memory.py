@@ -29,7 +29,18 @@ class Buffer(NamedTuple):
 
 
 class Memory:
-    """Arrays that a kernel may reach, and the tensor maps that it may name."""
+    """Arrays that a kernel may reach, and the tensor maps that it may name.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from implicit_conv import ptx
+    >>> memory, x = ptx.Memory(), np.zeros(64, np.float32)
+    >>> at = memory.put(x)
+    >>> tile = ptx.TensorMap("tile", 4, at, (8, 8), (32,), (1, 1), box=(8, 8))
+    >>> len(memory.encode(tile))
+    128
+    """
 
     def __init__(self) -> None:
         self.buffers: list[Buffer] = []

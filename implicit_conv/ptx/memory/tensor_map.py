@@ -25,7 +25,7 @@ Inside = tuple[int, int, int] | None  # (address, first byte in the row, bytes) 
 class TensorMap:
     """The arguments of cuTensorMapEncodeTiled, ...Im2col or ...Im2colWide.
 
-    Attributes
+    Parameters
     ----------
     mode : str
         "tile", "im2col", "im2col::w" or "im2col::w::128".
@@ -47,6 +47,17 @@ class TensorMap:
         channelsPerPixel and pixelsPerColumn.
     element : str
         The driver's name of the type of the elements, such as "BFLOAT16", which reductions need.
+
+    Examples
+    --------
+    A box of 4 columns and 2 rows of a float32 array of shape (16, 64):
+
+    >>> from implicit_conv import ptx
+    >>> tile = ptx.TensorMap(
+    ...     "tile", 4, 0, dims=(64, 16), strides=(256,), steps=(1, 1), box=(4, 2)
+    ... )
+    >>> tile.row_bytes, tile.rows((8, 3), (), "tile")
+    (16, [(8, 3), (8, 4)])
     """
 
     mode: str

@@ -50,6 +50,18 @@ class Traffic:
         Such as ("st.global", 16).
     instructions : int
         Warp instructions of all kinds.
+
+    Examples
+    --------
+    `run` fills it, by the addresses of each access. The lanes of a warp that read every 32nd float
+    move 32 sectors, where as many bytes side by side are 4:
+
+    >>> import numpy as np
+    >>> from implicit_conv import ptx
+    >>> traffic = ptx.Traffic()
+    >>> traffic.note_global("ld.global", 128 * np.arange(32), 4)
+    >>> traffic.total("ld.global")
+    Cost(instructions=1, cost=32, least=4)
     """
 
     def __init__(self) -> None:

@@ -29,10 +29,41 @@ def is_control(opcode: list[str]) -> bool:
 def parse(text: str, entry: str | None = None) -> Kernel:
     """The kernel of a module's text: the entry of this name, or the only one.
 
+    Parameters
+    ----------
+    text : str
+        A PTX module.
+    entry : str, optional
+        The kernel's name, where the text has several.
+
+    Returns
+    -------
+    kernel : Kernel
+        What `Launch` takes: name, target, parameters (offset and bytes of each), shared variables,
+        and blocks of instructions.
+
     Raises
     ------
+    UnsupportedError
+        The text uses a directive that is not covered; instructions are looked up by `Launch`.
     PtxError
-        The text is malformed, or uses what the interpreter does not cover.
+        The text is malformed, or larger than the limits.
+
+    Examples
+    --------
+    >>> from implicit_conv import ptx
+    >>> text = '''.version 8.0
+    ... .target sm_80
+    ... .address_size 64
+    ... .visible .entry one(.param .u64 x) {
+    ...     .reg .b64 %a;
+    ...     ld.param.u64 %a, [x];
+    ...     st.global.u32 [%a], 1;
+    ...     ret;
+    ... }'''
+    >>> kernel = ptx.parse(text)
+    >>> kernel.name, kernel.parameters
+    ('one', {'x': (0, 8)})
     """
     module = read_module(text)
     function = module.entry(entry)

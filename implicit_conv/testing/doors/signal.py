@@ -45,11 +45,12 @@ class Call:
         import scipy.signal
 
         from implicit_conv import signal
+        from implicit_conv.signal import filters
 
         arguments = made(self.arguments)
         expected = outcome(getattr(scipy.signal, self.function), arguments)
         # Signals are short: scipy's upfirdn would be compared with itself.
-        with mock.patch.multiple(signal, UPFIRDN=1e3, MOST_STEP=99):
+        with mock.patch.multiple(filters, UPFIRDN=1e3, MOST_STEP=99):
             found = outcome(getattr(signal, self.function), arguments)
         for result, own in compared(expected, found):
             if self._transforms and not np.isfinite(result).all():

@@ -7,7 +7,6 @@ driver's calls. It and this package's simulator must agree on every byte of shar
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,24 +21,23 @@ from implicit_conv.tma.check.interpreted import (
     made_map,
     start_of,
 )
+from implicit_conv.tma.check.kernel_report import CheckedCopy, KernelReport
 from implicit_conv.tma.check.linter import lint
 from implicit_conv.tma.check.readers import Readers
-from implicit_conv.tma.check.service import Coverage, Missing, Service
+from implicit_conv.tma.check.service import Coverage, Service
 from implicit_conv.tma.maps.limits import Finding, Start, TensorMapError
 from implicit_conv.tma.maps.maps import TensorMap
 from implicit_conv.tma.run.lowering_choice import Shapes, parse_problem
-from implicit_conv.tma.run.simulate import Array, Walk, walk
+from implicit_conv.tma.run.simulate import Array, walk
 from implicit_conv.tma.show.image import smem_image
 
 Size = int | tuple[int, ...]
-LISTED = 24  # copies without a finding that a printed report lists
-HEADS = "|block|warp|line||mode|map|start|offsets|shared|bytes|filled|smem".split("|")
 
 
 class MapArgument(NamedTuple):
     """A tensor map as an argument of a kernel.
 
-    Attributes
+    Parameters
     ----------
     map : TiledMap, Im2colMap or Im2colWideMap
         The map that is meant.
@@ -48,135 +46,20 @@ class MapArgument(NamedTuple):
     encoded : mapping, optional
         The arguments of the cuTensorMapEncode call that the program makes, as `log_maps` writes
         them; by default those of the map.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from implicit_conv import tma
+    >>> tile = tma.TiledMap(shape=(16, 16), dtype="float32", box=(8, 8))
+    >>> argument = tma.MapArgument(tile, np.ones(tile.shape, tile.dtype))
+    >>> argument.map.row_bytes, argument.encoded
+    (32, None)
     """
 
     map: TensorMap
     array: Array
     encoded: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class CheckedCopy:
-    """One tensor copy of a kernel, in the order in which they were issued.
-
-    Attributes
-    ----------
-    block : (x, y, z)
-    warp, line : int
-        The warp that issued it, and the line of the PTX text.
-    direction, mode : str
-        "load" or "store", and the mode as the instruction names it.
-    argument : int or None
-        Which argument of the kernel its map is; None for a map that the kernel has made.
-    start : Start
-        `coords`, `offsets`, `w_halo`, `w_offset` as `walk` takes them; `dst`, a shared address.
-    walk : Walk or None
-        The pixels and bytes that it copies; None if it breaks a rule.
-    complete : bool
-        Whether it came to an end.
-    difference : str or None
-        How shared memory differs from `smem_image`: empty where both agree, None for a store or a
-        map that the kernel has made, or where the copy breaks a rule or never came to an end.
-    findings : tuple of Finding
-        What `lint` has to say of the instruction.
-    serves : tuple of Service, or None
-        Taps and output pixels of the problem that it loads input for; None if there is no problem,
-        if its map is for another tensor, or if it never came to an end.
-    """
-
-    block: tuple[int, int, int]
-    warp: int
-    line: int
-    direction: str
-    mode: str
-    argument: int | None
-    start: Start
-    walk: Walk | None
-    complete: bool
-    difference: str | None
-    findings: tuple[Finding, ...]
-    serves: tuple[Service, ...] | None
-
-    def cells(self, number: int) -> tuple[str, ...]:
-        """The line of the copy in a table."""
-        start, walk = self.start, self.walk
-        offsets = "" if start.offsets is None else str(start.offsets)
-        if self.mode.startswith("im2col::w"):
-            offsets = f"{start.w_halo}, {start.w_offset}"
-        block = self.block[0] if self.block[1:] == (0, 0) else self.block
-        smem = "-" if self.difference is None else "differs" if self.difference else "agrees"
-        counts = ("-", "-") if walk is None else (walk.bytes, int(walk.filled.sum()))
-        served = [str(service) for service in self.serves or ()]
-        if len(served) > 1:
-            served = [f"{len(served)} taps, the first is {served[0]}"]
-        of = "made" if self.argument is None else self.argument
-        issued = number, block, self.warp, self.line, self.direction, self.mode, of
-        moved = start.coords, offsets, f"{start.dst:#x}", *counts, smem, *served
-        return tuple(map(str, issued + moved))
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class KernelReport:
-    """What `check_kernel` has found; `str` of it is a table.
-
-    Attributes
-    ----------
-    copies : tuple of CheckedCopy
-    findings : dict of int -> tuple of Finding
-        What is wrong with the map of an argument, or unlike the call that encodes it.
-    readers : tuple of str
-        What reads shared memory unlike the copy that wrote it.
-    outputs : tuple of str
-        Arguments that differ from the expected arrays.
-    missing : tuple of Missing
-        Input of the problem that no load has delivered; empty without a problem, and after an
-        error.
-    error : str
-        What stopped the run, with block, warp and line; empty if it came to an end.
-    """
-
-    copies: tuple[CheckedCopy, ...]
-    findings: dict[int, tuple[Finding, ...]]
-    readers: tuple[str, ...]
-    outputs: tuple[str, ...]
-    missing: tuple[Missing, ...]
-    error: str
-
-    @property
-    def problems(self) -> list[str]:
-        """A line for each thing that is wrong; equal lines of several copies are one."""
-        lines = [f"map {n}: {f}" for n, found in self.findings.items() for f in found]
-        places: dict[str, list[int]] = {}
-        for number, copy in enumerate(self.copies):
-            said = [str(finding) for finding in copy.findings]
-            said += ["it serves no tap of the problem"] if copy.serves == () else []
-            for text in said:
-                places.setdefault(text, []).append(number)
-        differing = [number for number, copy in enumerate(self.copies) if copy.difference]
-        if differing:  # in other bytes each, but by one cause
-            places[self.copies[differing[0]].difference or ""] = differing
-        for text, numbers in places.items():
-            others = f" and {len(numbers) - 1} others" if numbers[1:] else ""
-            line = self.copies[numbers[0]].line
-            lines.append(f"copy {numbers[0]} (line {line}){others}: {text}")
-        lines += [*self.readers, *self.outputs]
-        lines += [f"not loaded: {missing}" for missing in self.missing]
-        return lines + ([f"the run stopped: {self.error}"] if self.error else [])
-
-    def __str__(self) -> str:
-        wrong = [n for n, copy in enumerate(self.copies) if copy.findings or copy.difference]
-        listed = sorted({*range(min(LISTED, len(self.copies))), *wrong[:LISTED]})
-        rows = [HEADS, *(self.copies[number].cells(number) for number in listed)]
-        widths = [max(len(row[i]) for row in rows if i < len(row)) for i in range(len(HEADS))]
-        lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, [*widths, 0], strict=False))
-            for row in rows
-        ]
-        if len(listed) < len(self.copies):
-            lines.append(f"... {len(self.copies)} copies in all")
-        return "\n".join(
-            [line.rstrip() for line in lines] + (self.problems or ["nothing is wrong"])
-        )
 
 
 def check_kernel(
@@ -224,6 +107,35 @@ def check_kernel(
         The text uses what the interpreter does not cover; it names it.
     ValueError
         An array does not fit its map, or the interpreter does not model the map.
+
+    Examples
+    --------
+    This kernel ends before its copy has come to an end:
+
+    >>> import numpy as np
+    >>> from implicit_conv import tma
+    >>> text = '''.version 8.6
+    ... .target sm_90a
+    ... .address_size 64
+    ... .visible .entry load(.param .align 64 .b8 map[128]) {
+    ...     .reg .b32 %r<3>; .reg .b64 %d;
+    ...     .shared .align 128 .b8 tile[256]; .shared .align 8 .b8 full[8];
+    ...     mov.b64 %d, map; cvta.param.u64 %d, %d;
+    ...     mov.u32 %r1, tile; mov.u32 %r2, full;
+    ...     mbarrier.init.shared::cta.b64 [%r2], 1;
+    ...     fence.mbarrier_init.release.cluster;
+    ...     mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], 256;
+    ...     cp.async.bulk.tensor.2d.shared::cta.global.tile.mbarrier::complete_tx::bytes
+    ...         [%r1], [%d, {4, 2}], [%r2];
+    ...     ret;
+    ... }'''
+    >>> tile = tma.TiledMap(shape=(16, 16), dtype="float32", box=(8, 8))
+    >>> argument = tma.MapArgument(tile, np.ones(tile.shape, tile.dtype))
+    >>> report = tma.check_kernel(text, grid=1, block=1, arguments=[argument])
+    >>> report.copies[0].start.coords
+    (2, 4)
+    >>> print(report.error)
+    block 0: the kernel ends, but nobody has waited for a copy ...
     """
     coverage = None
     if problem is not None:

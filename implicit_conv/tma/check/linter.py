@@ -102,6 +102,13 @@ def lint(
     TypeError
         An argument belongs to no map, or is neither an integer nor a sequence of integers where it
         must be one.
+
+    Examples
+    --------
+    >>> from implicit_conv import tma
+    >>> for finding in tma.lint(shape=(64, 60), dtype="float16", box=(8, 60)):
+    ...     print(finding.field, "=", finding.value, "but", finding.allowed)
+    box[1] = 60 but its 120 bytes must be a multiple of 16
     """
     if direction not in DIRECTIONS:
         raise ValueError(f"direction {direction!r} is unknown; choose from {', '.join(DIRECTIONS)}")

@@ -73,6 +73,11 @@ def log_maps(path: str | Path) -> None:
     ------
     ImportError
         Neither cuda-bindings nor Triton is installed.
+
+    Examples
+    --------
+    >>> from implicit_conv import tma
+    >>> tma.log_maps("maps.jsonl")  # doctest: +SKIP
     """
     hooks = [hook for hook in (_hook_bindings, _hook_triton) if hook(Path(path))]
     if not hooks:

@@ -11,7 +11,8 @@ import numpy as np
 
 from implicit_conv import ptx
 from implicit_conv.ptx.targets import number_of
-from implicit_conv.tma.check.kernel_check import KernelReport, MapArgument, Size, check_kernel
+from implicit_conv.tma.check.kernel_check import MapArgument, Size, check_kernel
+from implicit_conv.tma.check.kernel_report import KernelReport
 from implicit_conv.tma.check.logged import driver_arguments
 from implicit_conv.tma.maps.driver import our_name
 from implicit_conv.tma.maps.maps import Im2colMap, TensorMap
@@ -69,6 +70,17 @@ def check_triton(
         The kernel uses what the interpreter does not cover, such as clusters and tcgen05.
     ValueError
         An argument is not on the CPU, or the interpreter does not model a descriptor.
+
+    Examples
+    --------
+    ``copy`` is decorated by triton.jit and copies SIZE elements of one array to another:
+
+    >>> import numpy as np
+    >>> from implicit_conv import tma
+    >>> x, y = np.ones(128, np.float32), np.zeros(128, np.float32)
+    >>> arguments = {"x": x, "y": y, "SIZE": 128}
+    >>> report = tma.check_triton(copy, 1, arguments)  # doctest: +SKIP
+    >>> print(report)  # doctest: +SKIP
     """
     compiled, bound, signature = _compiled(fn, arguments, target, dict(launch or {}))
     text, metadata = compiled.asm["ptx"], compiled.metadata

@@ -239,6 +239,20 @@ class Im2colMap(TensorMap):
         The map breaks rules; the message lists each with field, value and range (a ValueError).
     TypeError
         An argument is not an integer, or not a sequence of integers.
+
+    Examples
+    --------
+    A 3 x 3 filter with padding 1, which walks as many pixels as the image has:
+
+    >>> from implicit_conv import tma
+    >>> m = tma.Im2colMap(
+    ...     shape=(2, 4, 4, 64), dtype="float32", lower_corner=(-1, -1),
+    ...     upper_corner=(-1, -1), pixels_per_column=16, channels_per_pixel=32
+    ... )
+    >>> tma.walk(m, (0, -1, -1, 0), offsets=(1, 1)).coordinates[:3].tolist()
+    [[0, 0, 0], [0, 0, 1], [0, 0, 2]]
+    >>> m.arguments["pixelBoxLowerCorner"]
+    (-1, -1)
     """
 
     lower_corner: Sequence[int]
@@ -289,6 +303,18 @@ class Im2colWideMap(TensorMap):
     swizzle : {"64B", "128B", "128B_ATOM_32B"}
     mode : {"w", "w128"}
         The modes differ in where they place the halo rows.
+
+    Examples
+    --------
+    A row of 128 pixels and a halo of 2, which three taps read as three shifted views:
+
+    >>> from implicit_conv import tma
+    >>> m = tma.Im2colWideMap(
+    ...     shape=(2, 4, 256, 64), dtype="bfloat16", lower_corner_w=-1,
+    ...     upper_corner_w=-1, channels_per_pixel=64
+    ... )
+    >>> tma.walk(m, (0, 0, -1, 0), w_halo=2).coordinates[[0, 1, 129]].tolist()
+    [[0, 0, -1], [0, 0, 0], [0, 0, 128]]
     """
 
     lower_corner_w: int

@@ -12,6 +12,12 @@ CLUSTER_DIRECTIONS = ("multicast", "prefetch")  # not of .shared::cta
 REDUCTIONS = tuple(REDUCED_TYPES)
 
 
+def mode_of(text: str) -> str:
+    """The mode of a map by our word, or by that of PTX, such as ".im2col::w"; else `text`."""
+    word = text.lower().removeprefix(".")
+    return next((mode for mode, infix in INFIXES.items() if word in (mode, infix)), word)
+
+
 def instruction(
     mode: str,
     coords: Sequence[int],

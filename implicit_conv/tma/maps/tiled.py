@@ -27,6 +27,15 @@ class TiledMap(TensorMap):
         Every `step`-th element is loaded, so ``ceil(box / step)`` of them; 1 by default.
     swizzle, oob_fill, strides, address, interleave
         As in `Im2colMap`, whose errors this class raises too.
+
+    Examples
+    --------
+    >>> from implicit_conv import tma
+    >>> tile = tma.TiledMap(
+    ...     shape=(64, 64), dtype="float16", box=(8, 64), swizzle="128B"
+    ... )
+    >>> tile.rows(), tile.row_bytes, tile.arguments["boxDim"]
+    (8, 128, (64, 8))
     """
 
     box: Sequence[int]

@@ -79,6 +79,15 @@ def maps_for(
         all broken limits and what to do.
     TypeError
         tile_m, channels, address or a stride is not an integer.
+
+    Examples
+    --------
+    >>> from implicit_conv import tma
+    >>> shapes = (2, 56, 56, 64), (128, 3, 3, 64)  # of x and w
+    >>> lowering = tma.maps_for(shapes, padding=1, dtype="bfloat16")
+    >>> load = next(lowering.k_blocks(0)).loads[0]
+    >>> lowering.tiles, load.coords, load.bytes
+    (49, (0, -1, -1, 0), 16384)
     """
     problem, dtype = parse_problem(problem, dtype, options)
     if operator == "dgrad" and set(problem.stride) != {1}:
@@ -104,8 +113,31 @@ def phases_for(
 ) -> tuple[Lowering, ...]:
     """The lowerings of a dgrad, one for each stride phase of dx that taps reach.
 
-    `outputs` of each gives pixels of dx, and its taps are those of the filter. The pixels of dx in
-    no phase are zero. The parameters and errors are those of `maps_for`.
+    Parameters
+    ----------
+    problem, mode, tile_m, channels, dtype, swizzle, address, strides, **options
+        As in `maps_for`.
+
+    Returns
+    -------
+    tuple of Lowering
+        `outputs` of each gives pixels of dx, and its taps are those of the filter. The pixels of dx
+        in no phase are zero.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As in `maps_for`.
+
+    Examples
+    --------
+    A stride of 2 has four phases, which share the nine taps:
+
+    >>> from implicit_conv import tma
+    >>> shapes = (2, 56, 56, 64), (128, 3, 3, 64)  # of x and w
+    >>> phases = tma.phases_for(shapes, stride=2, padding=1)
+    >>> [tuple(axis.taps for axis in phase.axes) for phase in phases]
+    [(2, 2), (2, 1), (1, 2), (1, 1)]
     """
     problem, dtype = parse_problem(problem, dtype, options)
     fields = (tile_m, channels, dtype, swizzle, address, strides)

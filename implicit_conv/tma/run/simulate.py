@@ -93,6 +93,19 @@ def walk(
     elements", which reads as "inline". Row oracles measured on a B200, and the four-row shape of
     tcgen05.cp.4x256b, which fetches element j of all four groups, speak for "interleaved". With a
     halo of at most 1, "grouped" is the same. This project has not proven any.
+
+    Examples
+    --------
+    The walk of the middle tap passes from the row above the image to its first row:
+
+    >>> from implicit_conv import tma
+    >>> m = tma.Im2colMap(
+    ...     shape=(2, 4, 4, 8), dtype="float32", lower_corner=(-1, -1),
+    ...     upper_corner=(-1, -1), pixels_per_column=16, channels_per_pixel=8
+    ... )
+    >>> found = tma.walk(m, (0, -1, -1, 0), offsets=(0, 1))
+    >>> found.coordinates[3:6].tolist(), found.filled[3:6].tolist()
+    ([[0, -1, 3], [0, 0, 0], [0, 0, 1]], [True, False, False])
     """
     start = map.start(coords, offsets, w_halo, w_offset)
     order = row_order(map, start.w_halo, halo_order)
@@ -132,6 +145,23 @@ def load(
     -------
     array, rows x channels_per_pixel
         In the order of shared-memory rows; see `smem_image` for the bytes.
+
+    Raises
+    ------
+    TensorMapError
+        The load breaks rules; the message lists all (a ValueError).
+    ValueError
+        x does not match the map, or `halo_order` is unknown.
+
+    Examples
+    --------
+    Half of this box lies outside the tensor:
+
+    >>> import numpy as np
+    >>> from implicit_conv import tma
+    >>> tile = tma.TiledMap(shape=(4, 4), dtype="float32", box=(2, 4))
+    >>> tma.load(tile, np.ones((4, 4), np.float32), (3, 0)).tolist()
+    [[1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0]]
     """
     return load_rows(map, x, map.start(coords, offsets, w_halo, w_offset), halo_order)
 
@@ -155,6 +185,7 @@ def store(map: TensorMap, x: Array, coords: Sequence[int], rows: Array) -> None:
     Parameters
     ----------
     map : TiledMap or Im2colMap
+        The tensor map.
     rows : array, rows x channels_per_pixel
         The rows of shared memory, in the order of a load.
     x, coords
@@ -171,6 +202,16 @@ def store(map: TensorMap, x: Array, coords: Sequence[int], rows: Array) -> None:
     -----
     PTX ISA 9.7.9.25.5.1, ``cp.async.bulk.tensor`` from shared to global memory. A pixel that the
     walk visits twice keeps the later row here; the hardware promises no order.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from implicit_conv import tma
+    >>> tile = tma.TiledMap(shape=(4, 4), dtype="float32", box=(2, 4))
+    >>> x = np.zeros((4, 4), np.float32)
+    >>> tma.store(tile, x, (3, 0), np.ones((2, 4), np.float32))
+    >>> x.sum(axis=1).tolist()
+    [0.0, 0.0, 0.0, 4.0]
     """
     start = map.start(coords, direction="store")
     bits = tensor_bits(map, x)

@@ -169,6 +169,20 @@ def draw(
         A coordinate, an offset, or an entry of `buffers` is not an integer.
     ImportError
         `path` is given, but matplotlib is not installed.
+
+    Examples
+    --------
+    >>> from implicit_conv import tma
+    >>> m = tma.Im2colMap(
+    ...     shape=(1, 3, 4, 4), dtype="float32", lower_corner=(0, 0),
+    ...     upper_corner=(0, 0), pixels_per_column=6, channels_per_pixel=4
+    ... )
+    >>> for line in tma.draw(m, (0, 0, 0, 0)).splitlines()[4:8]:
+    ...     print(line)
+       h w   0   1   2   3
+       0   |  0   1   2   3<
+       1   |  4   5   .   .|
+       2   |  .   .   .   .|
     """
     copies = [(w_halo, w_offset)] if buffers is None else _pairs(buffers)
     return show(picture(map, coords, offsets, copies, title, halo_order), path, color)

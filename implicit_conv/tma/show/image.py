@@ -298,6 +298,21 @@ def smem_image(
         The load breaks rules, or dst is misaligned; the message lists all (a ValueError).
     ValueError
         `halo_order` is unknown, or the map is interleaved and its layout is not documented.
+
+    Examples
+    --------
+    Rows of 128 bytes, swizzled: 8 rows are read without a bank conflict.
+
+    >>> import numpy as np
+    >>> from implicit_conv import tma
+    >>> tile = tma.TiledMap(
+    ...     shape=(64, 64), dtype="float16", box=(32, 64), swizzle="128B"
+    ... )
+    >>> image = tma.smem_image(tile, np.ones((64, 64), np.float16), (0, 0))
+    >>> image.bytes.size, image.bank_conflicts("ldmatrix").worst
+    (4096, 1)
+    >>> hex(image.descriptor("wgmma").value)
+    '0x4000004000010000'
     """
     _check_slices(map)
     values = load_rows(map, x, map.start(coords, offsets, w_halo, w_offset, dst), halo_order)

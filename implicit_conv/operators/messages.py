@@ -1,4 +1,4 @@
-"""Keywords of other libraries: a function that gets one says how the call is written here."""
+"""Messages for calls as users of other libraries write them: how the call is written here."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import inspect
 import sys
 from collections.abc import Mapping
 
+import numpy as np
+
+from implicit_conv.errors import DTypeError, ShapeError
 from implicit_conv.problem.options import PADDING_NAMES
 from implicit_conv.problem.parse import FIRST, LAST, MODES_ELSEWHERE
 
@@ -111,3 +114,17 @@ def _text(value: object) -> str:
     """A value as a message writes it; arrays are not repeated."""
     text = repr(value)
     return text if len(text) <= LONG and not hasattr(value, "__array__") else "..."
+
+
+def for_arrays(
+    error: ShapeError | DTypeError, names: tuple[str, str], given: tuple[object, object]
+) -> ShapeError | DTypeError:
+    """The error, whose hint may be code for arrays, for lists, pictures or tensors."""
+    text = str(error)
+    if ".astype(" not in text and "[None" not in text and "np." not in text:
+        return error
+    others = [
+        name for name, value in zip(names, given, strict=True) if not isinstance(value, np.ndarray)
+    ]
+    arrays = ", ".join(f"np.asarray({name})" for name in others)
+    return type(error)(f"{text}; before that, {', '.join(others)} = {arrays}")

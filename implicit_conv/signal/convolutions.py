@@ -1,0 +1,349 @@
+"""Convolutions and correlations of two arrays: direct sums, where these take less time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from implicit_conv.arrays.arrays import Array
+from implicit_conv.operators.conv import conv1d, conv2d, conv3d
+from implicit_conv.problem.options import PaddingMode
+from implicit_conv.problem.parse import Ints
+from implicit_conv.signal.choice import choice_of
+from implicit_conv.signal.operands import (
+    MODES,
+    Mode,
+    fits,
+    pair_of,
+    refused,
+    scipy_signal,
+    spreads,
+)
+
+Method: TypeAlias = Literal["auto", "direct", "fft"]
+Boundary: TypeAlias = Literal["fill", "wrap", "symm"]
+CONVOLUTIONS = (conv1d, conv2d, conv3d)  # by rank
+PADDING_MODES: dict[str, PaddingMode] = {"fill": "zeros", "wrap": "circular", "symm": "symmetric"}
+
+
+def _direct(x: Array, w: Array, mode: str, padding_mode: PaddingMode = "zeros") -> Array | None:
+    """The convolution of `x` by `w`; "same" has the shape of `x`. None if taps are not finite and
+    meet padding: scipy's code knows where they show.
+    """
+    if mode == "valid" and not fits(x, w):
+        x, w = w, x
+    shape = x.shape
+    starts, second = [(m - 1) // 2 for m in w.shape], w
+    if mode != "valid" and math.prod(w.shape) > math.prod(x.shape) and padding_mode == "zeros":
+        x, w = w, x  # the smaller one is the filter; the result is cut from the full one
+    if mode != "valid" and padding_mode == "zeros":
+        # scipy pads the first operand of "same" for the taps of the second one, even a longer one.
+        if spreads(w) or (mode == "same" and second is not w and spreads(second)):
+            return None
+    padding = []
+    for n, m, size, start in zip(x.shape, w.shape, shape, starts, strict=True):
+        if mode == "same":
+            low = m - 1 - start
+            padding.append((low, size + m - 1 - n - low))
+        else:
+            padding.append((0, 0) if mode == "valid" else (m - 1, m - 1))
+    convolution = CONVOLUTIONS[x.ndim - 1]
+    flipped = np.flip(w)[None, None]
+    y = convolution(x[None, None], flipped, padding=tuple(padding), padding_mode=padding_mode)
+    return y[0, 0]  # type: ignore[no-any-return]
+
+
+def convolve(in1: ArrayLike, in2: ArrayLike, mode: Mode = "full", method: Method = "auto") -> Array:
+    """Convolve as ``scipy.signal.convolve`` does.
+
+    scipy computes arrays of more than three axes, and dtypes other than float32, float64, complex64
+    and complex128.
+
+    Parameters
+    ----------
+    in1, in2 : array_like, of equally many axes
+        The signal and the filter.
+    mode : "full" (default), "same" or "valid"
+        All sums in which the arrays overlap; the middle ones, of the shape of `in1`; or those that
+        need no padding.
+    method : "auto" (default), "direct" or "fft"
+        "auto" is the answer of `choose_conv_method`; scipy computes FFTs.
+
+    Returns
+    -------
+    y : array
+        The sums, in the common dtype of `in1` and `in2`.
+
+    Raises
+    ------
+    ValueError
+        scipy's errors: the mode is unknown, the arrays have unlike numbers of axes, or in "valid"
+        neither is as long as the other along every axis.
+
+    Examples
+    --------
+    >>> from implicit_conv import signal
+    >>> signal.convolve([1.0, 2.0, 3.0], [1.0, 1.0]).tolist()
+    [1.0, 3.0, 5.0, 3.0]
+    """
+    return _by_method(scipy_signal.convolve, in1, in2, mode, method)
+
+
+def correlate(
+    in1: ArrayLike, in2: ArrayLike, mode: Mode = "full", method: Method = "auto"
+) -> Array:
+    """Correlate as ``scipy.signal.correlate`` does: by `in2` conjugated, and not flipped.
+
+    What scipy computes is the same as in `convolve`.
+
+    Parameters
+    ----------
+    in1, in2 : array_like, of equally many axes
+        The signal and the filter.
+    mode : "full" (default), "same" or "valid"
+        All sums in which the arrays overlap; the middle ones, of the shape of `in1`; or those that
+        need no padding.
+    method : "auto" (default), "direct" or "fft"
+        "auto" is the answer of `choose_conv_method`; scipy computes FFTs.
+
+    Returns
+    -------
+    y : array
+        The sums, in the common dtype of `in1` and `in2`.
+
+    Raises
+    ------
+    ValueError
+        scipy's errors: the mode is unknown, the arrays have unlike numbers of axes, or in "valid"
+        neither is as long as the other along every axis.
+
+    Examples
+    --------
+    Where a pattern occurs:
+
+    >>> from implicit_conv import signal
+    >>> found = signal.correlate([0.0, 1.0, 2.0, 0.0], [1.0, 2.0], "valid")
+    >>> found.tolist(), int(found.argmax())
+    ([2.0, 5.0, 2.0], 1)
+    """
+    return _by_method(scipy_signal.correlate, in1, in2, mode, method)
+
+
+def _by_method(function: Callable[..., Array], in1: Any, in2: Any, mode: str, method: str) -> Array:
+    pair = pair_of(in1, in2)
+    if pair is None or refused(*pair, mode) or method not in ("auto", "direct"):
+        return function(in1, in2, mode, method)
+    if method == "auto" and choice_of(*pair) == "fft":
+        return function(in1, in2, mode, "fft")
+    x, w = pair
+    y = _direct(x, np.conj(np.flip(w)) if function is scipy_signal.correlate else w, mode)
+    return function(in1, in2, mode, method) if y is None else y
+
+
+def fftconvolve(
+    in1: ArrayLike, in2: ArrayLike, mode: Mode = "full", axes: Ints | None = None
+) -> Array:
+    """Convolve as ``scipy.signal.fftconvolve`` does: directly where this takes less time.
+
+    Parameters
+    ----------
+    in1, in2 : array_like, of equally many axes
+        The signal and the filter.
+    mode : "full" (default), "same" or "valid"
+        All sums in which the arrays overlap; the middle ones, of the shape of `in1`; or those that
+        need no padding.
+    axes : int or sequence of int, optional
+        The axes to convolve along; by default all. Where they are given, scipy computes.
+
+    Returns
+    -------
+    y : array
+        The sums, in the common dtype of `in1` and `in2`.
+
+    Raises
+    ------
+    ValueError
+        scipy's errors: the mode is unknown, the arrays have unlike numbers of axes, or in "valid"
+        neither is as long as the other along every axis.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from implicit_conv import signal
+    >>> signal.fftconvolve(np.ones(6), np.ones(3), "valid").tolist()
+    [3.0, 3.0, 3.0, 3.0]
+    """
+    return _unless_direct(scipy_signal.fftconvolve, False, in1, in2, mode, axes)
+
+
+def oaconvolve(
+    in1: ArrayLike, in2: ArrayLike, mode: Mode = "full", axes: Ints | None = None
+) -> Array:
+    """Convolve as ``scipy.signal.oaconvolve`` does: directly where this takes less time.
+
+    Else scipy adds the overlapping parts of many short FFTs, which suits a filter that is much
+    shorter than the signal.
+
+    Parameters
+    ----------
+    in1, in2 : array_like, of equally many axes
+        The signal and the filter.
+    mode : "full" (default), "same" or "valid"
+        All sums in which the arrays overlap; the middle ones, of the shape of `in1`; or those that
+        need no padding.
+    axes : int or sequence of int, optional
+        The axes to convolve along; by default all. Where they are given, scipy computes.
+
+    Returns
+    -------
+    y : array
+        The sums, in the common dtype of `in1` and `in2`.
+
+    Raises
+    ------
+    ValueError
+        scipy's errors: the mode is unknown, the arrays have unlike numbers of axes, or in "valid"
+        neither is as long as the other along every axis.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from implicit_conv import signal
+    >>> signal.oaconvolve(np.ones(100000), np.ones(9), "same").shape
+    (100000,)
+    """
+    return _unless_direct(scipy_signal.oaconvolve, True, in1, in2, mode, axes)
+
+
+def _unless_direct(
+    function: Callable[..., Array], overlapping: bool, in1: Any, in2: Any, mode: str, axes: Any
+) -> Array:
+    pair = pair_of(in1, in2) if axes is None else None
+    if pair is None or refused(*pair, mode) or choice_of(*pair, overlapping) == "fft":
+        return function(in1, in2, mode, axes)
+    y = _direct(*pair, mode)
+    return function(in1, in2, mode, axes) if y is None else y
+
+
+def convolve2d(
+    in1: ArrayLike,
+    in2: ArrayLike,
+    mode: Mode = "full",
+    boundary: Boundary = "fill",
+    fillvalue: complex = 0,
+) -> Array:
+    """Convolve as ``scipy.signal.convolve2d`` does; always a direct sum.
+
+    scipy computes integers, and filters that are larger than the image along an axis.
+
+    Parameters
+    ----------
+    in1, in2 : array_like, of two axes
+        The image and the filter.
+    mode : "full" (default), "same" or "valid"
+        All sums in which the arrays overlap; the middle ones, of the shape of `in1`; or those that
+        need no padding.
+    boundary : "fill" (default), "wrap" or "symm"
+        Pixels outside `in1`: `fillvalue`, those of the opposite border, or a reflection that
+        repeats the border.
+    fillvalue : number
+        0 by default; with another one scipy computes.
+
+    Returns
+    -------
+    y : array
+        The sums, in the common dtype of `in1` and `in2`.
+
+    Raises
+    ------
+    ValueError
+        scipy's errors: the mode is unknown, the arrays have unlike numbers of axes, or in "valid"
+        neither is as long as the other along every axis.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from implicit_conv import signal
+    >>> signal.convolve2d(np.eye(3), np.ones((2, 2)), "valid").tolist()
+    [[2.0, 1.0], [1.0, 2.0]]
+    """
+    return _two_axes(scipy_signal.convolve2d, in1, in2, mode, boundary, fillvalue)
+
+
+def correlate2d(
+    in1: ArrayLike,
+    in2: ArrayLike,
+    mode: Mode = "full",
+    boundary: Boundary = "fill",
+    fillvalue: complex = 0,
+) -> Array:
+    """Correlate as ``scipy.signal.correlate2d`` does; always a direct sum.
+
+    What scipy computes is the same as in `convolve2d`.
+
+    Parameters
+    ----------
+    in1, in2 : array_like, of two axes
+        The image and the filter, which is conjugated and not flipped.
+    mode : "full" (default), "same" or "valid"
+        All sums in which the arrays overlap; the middle ones, of the shape of `in1`; or those that
+        need no padding.
+    boundary : "fill" (default), "wrap" or "symm"
+        Pixels outside `in1`: `fillvalue`, those of the opposite border, or a reflection that
+        repeats the border.
+    fillvalue : number
+        0 by default; with another one scipy computes.
+
+    Returns
+    -------
+    y : array
+        The sums, in the common dtype of `in1` and `in2`.
+
+    Raises
+    ------
+    ValueError
+        scipy's errors: the mode is unknown, the arrays have unlike numbers of axes, or in "valid"
+        neither is as long as the other along every axis.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from implicit_conv import signal
+    >>> sobel = np.array([[-1.0, 0.0, 1.0], [-2.0, 0.0, 2.0], [-1.0, 0.0, 1.0]])
+    >>> ramp = np.tile(np.arange(4.0), (3, 1))
+    >>> signal.correlate2d(ramp, sobel, "same", boundary="symm")[1].tolist()
+    [4.0, 8.0, 8.0, 4.0]
+    """
+    return _two_axes(scipy_signal.correlate2d, in1, in2, mode, boundary, fillvalue)
+
+
+def _two_axes(
+    function: Callable[..., Array], in1: Any, in2: Any, mode: str, boundary: str, fillvalue: Any
+) -> Array:
+    """Filters that are larger than the image in an axis are left to scipy."""
+    pair = pair_of(in1, in2)
+    zeros = boundary != "fill" or np.all(np.asarray(fillvalue) == 0)
+    known = boundary in PADDING_MODES and zeros
+    if not known or pair is None or pair[0].ndim != 2 or mode not in MODES or not fits(*pair):
+        return function(in1, in2, mode, boundary, fillvalue)
+    x, w = pair
+    if function is scipy_signal.correlate2d:
+        w = np.conj(np.flip(w))
+    if function is scipy_signal.correlate2d and mode == "same":  # scipy's centre of an even filter
+        y = _centred(x, w, PADDING_MODES[boundary])
+    else:
+        y = _direct(x, w, mode, PADDING_MODES[boundary])
+    return function(in1, in2, mode, boundary, fillvalue) if y is None else y
+
+
+def _centred(x: Array, w: Array, padding_mode: PaddingMode) -> Array | None:
+    """The part of a correlation whose window has its centre, at (size - 1) // 2, on each pixel."""
+    if padding_mode == "zeros" and spreads(w):
+        return None
+    padding = tuple(((m - 1) // 2, m // 2) for m in w.shape)
+    flipped = np.flip(w)[None, None]
+    return conv2d(x[None, None], flipped, padding=padding, padding_mode=padding_mode)[0, 0]  # type: ignore[no-any-return]
