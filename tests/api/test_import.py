@@ -1,5 +1,6 @@
 """Importing the package is light: no compiler, no rival, no drawing library."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -122,3 +123,11 @@ import implicit_conv.{door}
     last = result.stderr.strip().splitlines()[-1]
     assert last.startswith(f"ImportError: implicit_conv.{door} needs {library} ")
     assert f'pip install "{library}' in last
+
+
+def test_the_version_is_one():
+    import implicit_conv
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    citation = re.search(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text("utf-8"), re.M)[1]
+    assert implicit_conv.__version__ == project["version"] == citation
