@@ -3,11 +3,11 @@
 import ast
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from processes import run_python
 
 from implicit_conv.errors import install
 
@@ -117,9 +117,7 @@ importlib.util.find_spec = lambda name, *rest: None if name == {library!r} else 
 from implicit_conv.tools.cli import main
 sys.exit(main({command!r}))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = run_python("-c", code, folder=tmp_path)
     (line,) = done.stderr.splitlines()
     assert done.returncode == 2
     assert line.endswith("pip install " + " ".join(f'"{name}"' for name in named))
@@ -137,5 +135,5 @@ try:
 except implicit_conv.PlanError as error:
     print(str(error).endswith("pip install " + " ".join(f'"{name}"' for name in PACKAGES[13])))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = run_python("-c", code)
     assert done.stdout.strip() == "True"
