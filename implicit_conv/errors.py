@@ -1,4 +1,4 @@
-"""Exceptions; their messages give the rule, the numbers and a way out."""
+"""Exceptions; their messages give the rule, the numbers and a way out, which may be a command."""
 
 import os.path
 import sys
@@ -39,15 +39,11 @@ def install(*requirements: str) -> str:
     requirements : str
         Names with versions, such as "scipy>=1.11", as an extra of pyproject.toml has them.
     """
-    import shutil  # here, because a call that works needs no hint
+    import re  # both here, because a call that works needs no hint
+    import shutil
 
     pip = shutil.which("pip")
     own = pip is not None and os.path.dirname(pip) == os.path.dirname(sys.executable)
-    words = ["pip"] if own else [sys.executable, "-m", "pip"]
-    # Double quotes are understood by all shells.
-    plain = set("-._/:\\")
-    quoted = (
-        word if all(letter.isalnum() or letter in plain for letter in word) else f'"{word}"'
-        for word in (*words, "install", *requirements)
-    )
-    return " ".join(quoted)
+    words = [*(["pip"] if own else [sys.executable, "-m", "pip"]), "install", *requirements]
+    # All shells understand double quotes.
+    return " ".join(word if re.fullmatch(r"[\w./:\\-]+", word) else f'"{word}"' for word in words)
