@@ -85,12 +85,13 @@ def test_a_fault_is_survived(sweep, sites, tmp_path):
 
 def test_memory_does_not_grow():
     """Every allocation of numpy's fails in calls without a plan, again and again: what stays in use
-    is what the first failures left.
+    is what the first failures left. (A thread may still hold an array at the end of one round, so
+    the lesser of the last two counts; what leaks is there in both.)
     """
     for kind in output_of(GROWTH).splitlines():
         name, failures, *live = kind.split()
         assert int(failures) > 3, name
-        assert int(live[-1]) <= max(map(int, live[1:-1])), kind
+        assert min(map(int, live[-2:])) <= max(map(int, live[1:-2])), kind
 
 
 GROWTH = """
@@ -122,7 +123,7 @@ def failures(kind):
 
 del KINDS["pauses"]
 for name, kind in KINDS.items():
-    found = [(failures(kind), gc.collect(), int(words[LIVE])) for _ in range(5)]
+    found = [(failures(kind), gc.collect(), int(words[LIVE])) for _ in range(6)]
     print(name, found[-1][0], *(live for *_, live in found), flush=True)
 os._exit(0)  # arrays that Python's end frees would call functions that LLVM has freed
 """
