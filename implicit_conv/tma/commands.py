@@ -166,7 +166,7 @@ def run_lint(options: argparse.Namespace) -> int:
         operands = {n: getattr(options, n) for n in ("direction", "reduction", "arch")}
         if options.start is not None:
             operands |= {"coords": options.start, "offsets": options.offsets}
-            operands |= {"w_halo": options.halo[0], "w_offset": options.offset[0]}
+            operands |= dict(zip(("w_halo", "w_offset"), buffers(options)[0], strict=True))
         reports = {"": lint(**map_fields(options), **operands)}
     for name, findings in reports.items():
         for finding in findings:

@@ -21,6 +21,13 @@ def integers(text: str) -> tuple[int, ...]:
         ) from None
 
 
+# Options that a map of a mode, or a copy of it, does not have.
+WITHOUT = {
+    "tiled": ("lower", "upper", "pixels", "channels", "offsets", "halo", "offset"),
+    "im2col": ("box", "halo", "offset"),
+    "w": ("box",),
+    "w128": ("box",),
+}
 START_HELP = "by default, draw starts at the lower corner and lint checks the map alone"
 
 
@@ -45,16 +52,15 @@ def map_arguments(parser: argparse.ArgumentParser) -> None:
         default=(1,),
         help="the stride: one for all axes, or [D,]H,W; default: 1",
     )
-    words = "that a copy loads; default: %(default)s"
-    group.add_argument("--pixels", type=int, default=128, help=words)
+    group.add_argument("--pixels", type=int, help="that a copy loads; default: 128")
     group.add_argument("--channels", type=int, help="that a copy loads; default: at most 64")
     group.add_argument("--swizzle", default="128B", help="of shared memory; default: %(default)s")
     group.add_argument("--start", type=integers, metavar="N,[D,]H,W,C", help=START_HELP)
     words = "of im2col: the filter tap, as offsets of each pixel"
     group.add_argument("--offsets", type=integers, metavar="[D,]H,W", help=words)
     words = "of w and w128: w_{} of each buffer; default: 0"
-    group.add_argument("--halo", type=integers, default=(0,), help=words.format("halo"))
-    group.add_argument("--offset", type=integers, default=(0,), help=words.format("offset"))
+    group.add_argument("--halo", type=integers, help=words.format("halo"))
+    group.add_argument("--offset", type=integers, help=words.format("offset"))
 
 
 def map_fields(options: argparse.Namespace) -> dict[str, Any]:
@@ -62,6 +68,9 @@ def map_fields(options: argparse.Namespace) -> dict[str, Any]:
     if options.shape is None:
         other = "name a FILE.json" if options.command == "lint" else "choose one from --list"
         raise ValueError(f"no tensor: give --shape N,[D,]H,W,C or --example NAME, or {other}")
+    for name in WITHOUT[options.mode]:
+        if getattr(options, name) is not None:
+            raise ValueError(f"a copy of mode {options.mode} has no --{name}; leave it out")
     if options.mode == "tiled":
         if options.box is None:
             raise ValueError("a tiled map needs --box, with as many entries as --shape")
@@ -84,7 +93,7 @@ def map_fields(options: argparse.Namespace) -> dict[str, Any]:
         "shape": options.shape,
         "dtype": options.dtype,
         "traversal_stride": step,
-        "pixels_per_column": options.pixels,
+        "pixels_per_column": 128 if options.pixels is None else options.pixels,
         "channels_per_pixel": channels,
         "swizzle": options.swizzle,
     }
@@ -101,8 +110,9 @@ def make_map(fields: dict[str, Any]) -> TensorMap:
 
 def buffers(options: argparse.Namespace) -> list[tuple[int, int]]:
     """(w_halo, w_offset) of each buffer; a single value holds for all buffers."""
-    count = max(len(options.halo), len(options.offset))
-    halos, offsets = (v * count if len(v) == 1 else v for v in (options.halo, options.offset))
+    given = options.halo or (0,), options.offset or (0,)
+    count = max(map(len, given))
+    halos, offsets = (v * count if len(v) == 1 else v for v in given)
     if len(halos) != len(offsets):
         raise ValueError(
             f"--halo has {len(halos)} values and --offset {len(offsets)}; "
