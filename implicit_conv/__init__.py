@@ -128,7 +128,10 @@ if not TYPE_CHECKING:  # type checkers would believe that it has any name
         if name in (*_DOORS, "ptx", "tma"):
             return importlib.import_module(f"implicit_conv.{name}")
         if name not in _HOME:
-            raise AttributeError(f"module 'implicit_conv' has no attribute {name!r}")
+            raise AttributeError(
+                f"module 'implicit_conv' has no attribute {name!r}; filters of scipy are in "
+                "implicit_conv.ndimage and implicit_conv.signal, enable() in implicit_conv.torch"
+            )
         value = getattr(importlib.import_module(f"implicit_conv.{_HOME[name]}"), name)
         globals()[name] = value
         return value

@@ -80,9 +80,11 @@ def read_capsule(owner: Any, capsule: Any, name: str) -> ForeignArray:
     tensor = _tensor(capsule, f"{name} is a {kind}")
     dtype = DTYPES.get((tensor.code, tensor.bits))
     if dtype is None or tensor.lanes != 1:
+        said = f"DLPack type ({tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes)"
+        said = f"dtype {owner.dtype}" if hasattr(owner, "dtype") else said
         raise DTypeError(
-            f"{name} is a {kind} of DLPack type ({tensor.code}, {tensor.bits} bits, {tensor.lanes} "
-            f"lanes), which is not supported here; convert it to one of {', '.join(GPU_DTYPES)}"
+            f"{name} is a {kind} of {said}, which is not supported here; convert it to one of "
+            f"{', '.join(GPU_DTYPES)}"
         )
     if not 0 <= tensor.ndim <= MOST_AXES or (tensor.ndim and not tensor.shape):
         has = f"{tensor.ndim} axes and {'a' if tensor.shape else 'no'} shape"

@@ -132,24 +132,43 @@ def other_layout(
     rank = len(layout) - 2
     x_shape = [x[letter] for letter in layout if letter in x]
     w_shape = [w[letter] for letter in weight_layout]
-    share = x["C"] // max(1, w["C"])
-    divides = w["C"] > 0 and x["C"] % w["C"] == 0 and share > 1 and w["K"] % share == 0
-    if divides and w["C"] == 1:
+    share = _groups(x["C"], w)
+    if share and w["C"] == 1:
         return f"did you mean groups={share}?"
     if w["C"] == w["K"] == groups == 1:
         return _one_filter(x_shape, layout, w)
     for other in LAYOUTS_OF[rank]:
         channels = x_shape[other.index("C") - len(other)]
         if other != layout and channels == w["C"] * groups:
-            where = "last" if other.endswith("C") else "first"
-            return f"x has {channels} channels {where}; did you mean layout='{other}'?"
+            return f"x has {channels} channels {_side(other)}; did you mean layout='{other}'?"
     for other in WEIGHT_LAYOUTS_OF[rank]:
         channels = w_shape[other.index("C")]
         if other != weight_layout and channels * groups == x["C"]:
             return f"w fits in another layout; did you mean weight_layout='{other}'?"
-    if divides:
+    if share:
         return f"check layout and weight_layout; did you mean groups={share}?"
-    return "check layout, weight_layout and groups"
+    return _grouped_layout(x_shape, layout, w) or "check layout, weight_layout and groups"
+
+
+def _grouped_layout(x_shape: list[int], layout: str, w: dict[str, int]) -> str:
+    """The way out if x has another layout and w is for groups; empty if they do not fit."""
+    for other in LAYOUTS_OF[len(layout) - 2]:
+        channels = x_shape[other.index("C") - len(other)]
+        share = _groups(channels, w)
+        if other != layout and share:
+            way = f"did you mean layout='{other}', groups={share}?"
+            return f"x has {channels} channels {_side(other)}; {way}"
+    return ""
+
+
+def _groups(channels: int, w: dict[str, int]) -> int:
+    """The number of groups, more than one, with which w fits an x of so many channels, or 0."""
+    share = channels // max(1, w["C"])
+    return share if share > 1 and channels == share * w["C"] and w["K"] % share == 0 else 0
+
+
+def _side(layout: str) -> str:
+    return "last" if layout.endswith("C") else "first"
 
 
 def _one_filter(x_shape: list[int], layout: str, w: dict[str, int]) -> str:

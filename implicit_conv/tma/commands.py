@@ -17,14 +17,15 @@ import numpy as np
 
 from implicit_conv.errors import UsageError
 from implicit_conv.ptx.commands import MAP, SMALL
-from implicit_conv.ptx.errors import printable, shortened
+from implicit_conv.ptx.errors import printable
 from implicit_conv.tma.check.kernel_check import MapArgument, check_kernel
 from implicit_conv.tma.check.linter import constructor_arguments, kind_of_map, lint
+from implicit_conv.tma.copy_options import buffers, make_map, map_arguments, map_fields
 from implicit_conv.tma.maps.driver import ARGUMENTS, describe_arguments, with_integers
 from implicit_conv.tma.maps.json_maps import ADVICE, OPERANDS, read_objects
 from implicit_conv.tma.maps.limits import Finding, TensorMapError
 from implicit_conv.tma.maps.maps import TensorMap
-from implicit_conv.tma.maps.ptx import DIRECTIONS, INFIXES, REDUCTIONS, mode_of
+from implicit_conv.tma.maps.ptx import DIRECTIONS, REDUCTIONS
 from implicit_conv.tma.run.lowering_choice import parse_problem
 from implicit_conv.tma.run.simulate import HALO_ORDER, HALO_ORDERS
 from implicit_conv.tma.show.drawing import draw, show
@@ -83,80 +84,6 @@ def _with_usage_errors(run: Run) -> Run:
     return checked
 
 
-def integers(text: str) -> tuple[int, ...]:
-    """Integers separated by commas, such as "7,2,-1,0"."""
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{shortened(text)!r} must be integers separated by commas, such as 7,2,-1,0"
-        ) from None
-
-
-START_HELP = "by default, draw starts at the lower corner and lint checks the map alone"
-
-
-def _map_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options that describe one copy, row-major as in Python."""
-    parser.add_argument(
-        "--example", metavar="NAME", help="a documented example; `draw --list` lists them"
-    )
-    group = parser.add_argument_group(
-        "a tensor copy", "Write a list that begins with a minus sign as in --lower=-1,-1."
-    )
-    words = "default: im2col; PTX's words, such as im2col::w, will do"
-    modes = list(INFIXES)
-    group.add_argument("--mode", type=mode_of, choices=modes, default="im2col", help=words)
-    group.add_argument("--shape", type=integers, metavar="N,[D,]H,W,C")
-    group.add_argument("--box", type=integers, metavar="...,C", help="of a tiled map")
-    group.add_argument("--dtype", default="float16")
-    words = "zeros by default; for w and w128 only W"
-    for name in ("--lower", "--upper"):
-        group.add_argument(name, type=integers, metavar="[D,]H,W", help=words)
-    group.add_argument("--step", type=integers, default=(1,), help="one for all axes, or [D,]H,W")
-    group.add_argument("--pixels", type=int, default=128)
-    group.add_argument("--channels", type=int, default=64)
-    group.add_argument("--swizzle", default="128B")
-    group.add_argument("--start", type=integers, metavar="N,[D,]H,W,C", help=START_HELP)
-    group.add_argument("--offsets", type=integers, metavar="[D,]H,W")
-    group.add_argument("--halo", type=integers, default=(0,), help="w_halo of each buffer")
-    group.add_argument("--offset", type=integers, default=(0,), help="w_offset of each buffer")
-
-
-def map_fields(options: argparse.Namespace) -> dict[str, Any]:
-    """The constructor's arguments for the map that the options describe."""
-    if options.shape is None:
-        other = "name a FILE.json" if options.command == "lint" else "choose one from --list"
-        raise ValueError(f"no tensor: give --shape N,[D,]H,W,C or --example NAME, or {other}")
-    if options.mode == "tiled":
-        if options.box is None:
-            raise ValueError("a tiled map needs --box, with as many entries as --shape")
-        step = options.step[0] if len(options.step) == 1 else options.step
-        names = {"shape": options.shape, "dtype": options.dtype, "swizzle": options.swizzle}
-        return {**names, "box": options.box, "step": step}
-    wide = options.mode != "im2col"
-    zeros = (0,) * (1 if wide else max(1, len(options.shape) - 2))
-    lower, upper = options.lower or zeros, options.upper or zeros
-    step = options.step[0] if wide or len(options.step) == 1 else options.step
-    fields = {
-        "shape": options.shape,
-        "dtype": options.dtype,
-        "traversal_stride": step,
-        "pixels_per_column": options.pixels,
-        "channels_per_pixel": options.channels,
-        "swizzle": options.swizzle,
-    }
-    if wide:
-        corners = {"lower_corner_w": lower[-1], "upper_corner_w": upper[-1]}
-        return {**fields, **corners, "mode": options.mode}
-    return {**fields, "lower_corner": lower, "upper_corner": upper}
-
-
-def make_map(fields: dict[str, Any]) -> TensorMap:
-    """The map of `map_fields`."""
-    return kind_of_map(fields)(**fields)
-
-
 def _draw_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--list", action="store_true", help="list the examples")
     parser.add_argument("--out", metavar="FILE", help=".svg, .png or .pdf; without it, text")
@@ -165,7 +92,7 @@ def _draw_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--halo-order", choices=list(HALO_ORDERS), default=HALO_ORDER, help=f"of w128: {orders}"
     )
-    _map_arguments(parser)
+    map_arguments(parser)
 
 
 def run_draw(options: argparse.Namespace) -> int:
@@ -183,10 +110,10 @@ def run_draw(options: argparse.Namespace) -> int:
         print(show(example(options.example).picture(), options.out))
         return 0
     map = make_map(map_fields(options))
-    buffers = _buffers(options) if map.description.wide else None
+    walks = buffers(options) if map.description.wide else None
     start = options.start or _first_start(map)
     order = options.halo_order
-    text = draw(map, start, options.offsets, buffers=buffers, halo_order=order, path=options.out)
+    text = draw(map, start, options.offsets, buffers=walks, halo_order=order, path=options.out)
     print(text)
     return 0
 
@@ -195,18 +122,6 @@ def _first_start(map: TensorMap) -> tuple[int, ...]:
     """The lower corner of the box in image 0, channel 0."""
     lower = map.description.lower
     return (*(0,) * (map.rank - 1 - len(lower)), *lower, 0)
-
-
-def _buffers(options: argparse.Namespace) -> list[tuple[int, int]]:
-    """(w_halo, w_offset) of each buffer; a single value holds for all buffers."""
-    count = max(len(options.halo), len(options.offset))
-    halos, offsets = (v * count if len(v) == 1 else v for v in (options.halo, options.offset))
-    if len(halos) != len(offsets):
-        raise ValueError(
-            f"--halo has {len(halos)} values and --offset {len(offsets)}; "
-            "give one for all buffers, or one for each"
-        )
-    return list(zip(halos, offsets, strict=True))
 
 
 def _explore_arguments(parser: argparse.ArgumentParser) -> None:
@@ -233,7 +148,7 @@ def _lint_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--direction", choices=DIRECTIONS, default="load")
     parser.add_argument("--reduction", choices=REDUCTIONS, default="add", help="of reduce")
     parser.add_argument("--arch", metavar="TARGET", help="such as sm_100a")
-    _map_arguments(parser)
+    map_arguments(parser)
 
 
 def run_lint(options: argparse.Namespace) -> int:
@@ -251,7 +166,7 @@ def run_lint(options: argparse.Namespace) -> int:
         operands = {n: getattr(options, n) for n in ("direction", "reduction", "arch")}
         if options.start is not None:
             operands |= {"coords": options.start, "offsets": options.offsets}
-            operands |= {"w_halo": options.halo[0], "w_offset": options.offset[0]}
+            operands |= dict(zip(("w_halo", "w_offset"), buffers(options)[0], strict=True))
         reports = {"": lint(**map_fields(options), **operands)}
     for name, findings in reports.items():
         for finding in findings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -16,6 +17,7 @@ from implicit_conv.tma import commands as laboratory
 from implicit_conv.tma.commands import check_with_maps
 from implicit_conv.tools import bench, demo, info, kernel_cache, plans
 
+NEGATIVE_LIST = re.compile(r"-\d+(,-?\d+)+")
 USER_ERRORS = (
     ValueError,
     TypeError,
@@ -52,9 +54,28 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _joined(arguments: Sequence[str]) -> list[str]:
+    """The arguments with `--lower -1,-1` as `--lower=-1,-1`, which argparse needs: it takes a list
+    that begins with a minus sign for an option.
+    """
+    joined: list[str] = []
+    for word in arguments:
+        if NEGATIVE_LIST.fullmatch(word) and joined and joined[-1].startswith("--"):
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit status, 2 for an error that the user can correct."""
-    options = make_parser().parse_args(arguments)
+    parser = make_parser()
+    options, unknown = parser.parse_known_args(
+        _joined(sys.argv[1:] if arguments is None else arguments)
+    )
+    if unknown:
+        parser.prog += f" {options.command}"  # whose help says more
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         return options.run(options) or 0
     except BrokenPipeError:  # the reader of the pipe, such as `head`, has ended

@@ -9,7 +9,7 @@ from typing import Any
 
 from implicit_conv.errors import UsageError
 from implicit_conv.timing import UNTOLD, disturbance
-from implicit_conv.tma.commands import integers
+from implicit_conv.tma.copy_options import integers
 
 Subparsers = argparse._SubParsersAction  # argparse has no public name for it
 RANKS = {1: "1d", 2: "2d", 3: "3d"}

@@ -112,7 +112,8 @@ def explain(model: Any, x: Any) -> str:
     Raises
     ------
     TypeError
-        `model` cannot be called, or `x` is a shape or an array of numpy.
+        `model` is a class or cannot be called, or `x` is a shape, an array of numpy, or on another
+        device than the CPU.
 
     Examples
     --------

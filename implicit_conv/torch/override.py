@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -13,10 +12,9 @@ from implicit_conv.operators.threads import available_threads
 from implicit_conv.settings import current, local
 from implicit_conv.torch import steps
 from implicit_conv.torch.packed import FILTERS
-from implicit_conv.torch.steps import Window
+from implicit_conv.torch.steps import LOG, REFUSAL, Window
 from implicit_conv.torch.switch import Enabled, Settings, Suspended, Switch
 
-LOG = logging.getLogger("implicit_conv")
 REFUSED = "refused"  # what is kept where torch's own kernel must run
 in_function_mode = torch._C._is_torch_function_mode_enabled
 
@@ -112,9 +110,8 @@ def _prepared(key: object, make: Callable[..., Any], *arguments: Any) -> Any:
         with local(num_threads=threads):
             found = make(*arguments)
     except (ValueError, TypeError, RuntimeError) as error:  # for what no plan takes
-        LOG.debug("torch's own kernel runs: %s", error)
-        found = None
-    found = REFUSED if found is None else found
+        LOG.debug(REFUSAL, error)
+        found = REFUSED
     keep_call(CALLS, key, found)
     return found
 

@@ -79,8 +79,12 @@ def _check(model: Any, inputs: tuple[Any, ...]) -> None:
     Raises
     ------
     TypeError
-        The model cannot be called, or its arguments are a shape or arrays of numpy.
+        The model is a class or cannot be called, or its arguments are a shape, arrays of numpy, or
+        tensors of another device than the CPU.
     """
+    if isinstance(model, type):
+        name = model.__name__
+        raise TypeError(f"model must be a module, not the class {name}: explain({name}(), x)")
     if not callable(model):
         kind = type(model).__name__
         raise TypeError(f"model must be a module or a function, not {kind}: explain(model, x)")
@@ -92,6 +96,12 @@ def _check(model: Any, inputs: tuple[Any, ...]) -> None:
     if any(isinstance(value, np.ndarray) for value in inputs):
         raise TypeError(
             "x must be a tensor, not a numpy array: explain(model, torch.from_numpy(x))"
+        )
+    tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+    for device in {value.device.type for value in tensors} - {"cpu"}:
+        raise TypeError(
+            f"x is on device {device}, and enable() serves the CPU alone: "
+            "explain(model.cpu(), x.cpu())"
         )
 
 

@@ -1,11 +1,12 @@
 """Steps: plans of one operator that are bound to the shapes, strides and dtype of tensors.
 
-A function that makes steps returns None, or raises ShapeError, DTypeError or PlanError, where
-torch's own kernel must compute the result or raise the error.
+A function that makes steps raises ShapeError, DTypeError or PlanError where torch's own kernel must
+compute the result or raise the error.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -23,6 +24,8 @@ from implicit_conv.torch.tensors import DTYPES, View, sums_array
 # Bytes of a filter that are compared in one cycle (Intel Xeon, 2026-11: 3.6 from memory, 12 in
 # cache): a filter is packed where its plan saves more cycles than comparing takes.
 COMPARED_PER_CYCLE = 3.6
+LOG = logging.getLogger("implicit_conv")
+REFUSAL = "torch's own kernel runs: %s"  # with the reason
 
 
 # That of a tensor's storage. A call reads memory by it, because `tensor.data_ptr()` would copy the
@@ -57,21 +60,34 @@ class Window(NamedTuple):
         names = ("stride", "padding", "dilation", "groups")
         return {name: getattr(self, name) for name in names}
 
-    def serves(self, x: Any, w: Any, *others: Any) -> bool:
-        """Whether torch and plans read these tensors and arguments alike."""
+    def check(self, x: Any, w: Any, *others: Any) -> None:
+        """Check that torch and plans read these tensors and arguments alike.
+
+        Raises
+        ------
+        PlanError
+            They may not.
+        """
         rank, tensors = w.dim() - 2, (x, w, *others)
         sizes = self.stride, self.padding, self.dilation, self.output_padding
-        return (
-            1 <= rank <= 3
-            and x.dim() == rank + 2
-            and x.dtype in DTYPES
-            and all(t.dtype is x.dtype and t.device.type == "cpu" for t in tensors)
-            and all(t.layout is torch.strided and t.numel() for t in tensors)
-            and all(len(size) == rank for size in sizes)
-            and min(*self.stride, *self.dilation, self.groups) > 0
-            and min(*self.padding, *self.output_padding) >= 0
-            and (self.transposed or not any(self.output_padding))
-        )
+        kinds = ", ".join(dict.fromkeys(str(t.dtype) for t in tensors))
+        rules = {
+            "tensors are not signals, images or volumes": 1 <= rank <= 3 and x.dim() == rank + 2,
+            f"tensors have {kinds}, not one of {', '.join(map(str, DTYPES))}": x.dtype in DTYPES
+            and all(t.dtype is x.dtype for t in tensors),
+            "a tensor is not on the CPU": all(t.device.type == "cpu" for t in tensors),
+            "a tensor is sparse": all(t.layout is torch.strided for t in tensors),
+            "a tensor is empty": all(t.numel() for t in tensors),
+            "sizes of the window are not those of a convolution": (
+                all(len(size) == rank >= 1 for size in sizes)
+                and min(*self.stride, *self.dilation, self.groups) > 0
+                and min(*self.padding, *self.output_padding) >= 0
+                and (self.transposed or not any(self.output_padding))
+            ),
+        }
+        broken = [rule for rule, holds in rules.items() if not holds]
+        if broken:
+            raise PlanError(broken[0])
 
     def memory_format(self, x: Any, w: Any, bias: Any, bias_sizes: Any = None) -> Any:
         """The format of torch's own results, by the rule that torch.compile relies on too."""
@@ -155,6 +171,7 @@ class Step:
         """
         of_a, of_b, size = storage_address(a), storage_address(b), self._size
         if not (of_a and of_b) or of_a % size or of_b % size:
+            LOG.debug(REFUSAL, "a tensor has no memory, or its elements are not aligned")
             return None
         of_a, of_b = of_a + a.storage_offset() * size, of_b + b.storage_offset() * size
         of_y, operand = self.y, None if packed is None else packed.operand
@@ -176,26 +193,28 @@ def _parts(engine: Any) -> list[Any]:
     return [engine] if phases is None else [phase.engine for phase in phases]
 
 
-def forward(x: Any, w: Any, bias: Any, window: Window) -> Step | None:
+def forward(x: Any, w: Any, bias: Any, window: Window) -> Step:
     """The step that computes ``aten::convolution`` of x and w."""
     tensors = (x, w) if bias is None else (x, w, bias)
-    if not window.serves(*tensors) or (bias is not None and bias.dim() != 1):
-        return None
+    window.check(*tensors)
+    if bias is not None and bias.dim() != 1:
+        raise PlanError(f"the bias has {bias.dim()} axes")
     return _product(x, w, window, window.memory_format(x, w, bias), biased=bias is not None)
 
 
 def backward(
     dy: Any, x: Any, w: Any, bias_sizes: Any, window: Window, mask: tuple[bool, bool, bool]
-) -> tuple[Step | None, Step | None] | None:
+) -> tuple[Step | None, Step | None]:
     """The steps that compute the gradients of x and w, of those that `mask` asks for."""
-    if not window.serves(x, w, dy) or dy.dim() != x.dim():
-        return None
+    window.check(x, w, dy)
+    if dy.dim() != x.dim():
+        raise PlanError(f"dy has {dy.dim()} axes, and x {x.dim()}")
     order = window.memory_format(x, w, None, bias_sizes)
     dx = dw = None
     if mask[0] and window.transposed:  # the gradient of a transposed convolution is a convolution
         dx = _product(dy, w, window._replace(transposed=False), order)
         if dx.y.shape != tuple(x.shape):
-            return None
+            raise PlanError(f"the gradient of x has the shape {dx.y.shape}, and x {tuple(x.shape)}")
     elif mask[0]:
         dx = _input_gradient(dy, x, w, window, order)
     if mask[1]:

@@ -1,5 +1,6 @@
 """Importing the package is light: no compiler, no rival, no drawing library."""
 
+import importlib
 import re
 import subprocess
 import sys
@@ -49,6 +50,16 @@ def test_names_are_complete():
         assert getattr(implicit_conv, name) is not None
     public = {name for name in dir(implicit_conv) if not name.startswith("__")}
     assert public == {*implicit_conv.__all__, *implicit_conv._DOORS}
+
+
+@pytest.mark.parametrize("name", ["gaussian_filter", "convolve", "enable"])
+def test_a_name_of_another_library_is_told_its_door(name):
+    import implicit_conv
+
+    with pytest.raises(AttributeError, match=f"no attribute '{name}'") as caught:
+        getattr(implicit_conv, name)
+    doors = re.findall(r"implicit_conv\.\w+", str(caught.value))
+    assert any(name in dir(importlib.import_module(door)) for door in doors)
 
 
 def test_all_names_are_imported_without_other_libraries():

@@ -42,6 +42,14 @@ def test_candidates_have_an_estimate_or_a_refusal(device):
     assert len([line for line in table if "refused  " in line]) >= 1
 
 
+def test_a_candidate_for_other_strides_is_listed_once():
+    """x copied is a candidate of its own here, and what runs where x cannot be read in place."""
+    options = {"stride": 2, "padding": "same", "layout": "NHWC"}
+    plan = ic.plan_conv2d((600, 512, 3), (16, 3, 5, 5), **options)
+    names = [line for line in plan.explain().splitlines() if "takes any strides" in line]
+    assert any("x copied" in name for name in names) and len(set(names)) == len(names)
+
+
 def test_plans_of_all_devices_are_kept_counted_and_dropped():
     plans = [plan_on(device) for device in DEVICES]
     assert ic.plan_cache_size() == len(DEVICES)

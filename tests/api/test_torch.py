@@ -142,7 +142,7 @@ def other_tensors():
     yield "sparse", x.to_sparse(), "x is a tensor of layout torch.sparse_coo; pass x.to_dense()"
     yield "mkldnn", x.to_mkldnn(), "x is a tensor of layout torch._mkldnn; pass x.to_dense()"
     yield "meta", x.to("meta"), "x is on device meta"
-    yield "float8", x.to(torch.float8_e4m3fn), "x is a Tensor of DLPack type (10, 8 bits, 1 lanes)"
+    yield "float8", x.to(torch.float8_e4m3fn), "x is a Tensor of dtype torch.float8_e4m3fn, which"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch announces the end of quantized and nested tensors
         quantized = torch.quantize_per_tensor(x, 0.1, 0, torch.quint8)

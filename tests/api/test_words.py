@@ -83,6 +83,12 @@ def test_a_misspelt_word_gets_the_closest_one(options, error, message):
         ((1, 6, 8, 9), (3, 3, 6, 4), {}, "did you mean weight_layout='RSCK'?"),
         ((1, 6, 8, 9), (6, 1, 3, 3), {}, "did you mean groups=6?"),
         ((1, 6, 8, 9), (4, 3, 5, 5), {}, "did you mean groups=2?"),
+        (
+            (8, 9, 3),
+            (3, 1, 3, 3),
+            {},
+            "x has 3 channels last; did you mean layout='NHWC', groups=3?",
+        ),
         ((1, 7, 8, 9), (4, 3, 5, 5), {}, "check layout, weight_layout and groups"),
     ],
 )
@@ -92,8 +98,8 @@ def test_an_array_that_fits_another_layout(x, w, options, hint):
         ic.plan_conv2d(x, w, **options)
     assert str(caught.value).endswith(hint)
     if "did you mean" in hint:
-        name, _, value = hint.partition("did you mean ")[2].rstrip("?").partition("=")
-        ic.plan_conv2d(x, w, **{**options, name: eval(value)})
+        words = hint.partition("did you mean ")[2].rstrip("?")
+        ic.plan_conv2d(x, w, **{**options, **eval(f"dict({words})")})
 
 
 @pytest.mark.parametrize("options", ["", ", layout='NHWC'", ", weight_layout='HWIO'"])

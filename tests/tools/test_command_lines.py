@@ -19,8 +19,8 @@ SHAPES = "1,8,9,9 8,8,3,3"
 WRONG = {  # command line -> the way out that its one line names
     "": "required: COMMAND; `implicit-conv --help`",
     "bnech": "explain",
-    "--verbose info": "`implicit-conv --help`",
-    "info --all": "unrecognized arguments: --all; `implicit-conv --help`",
+    "--verbose info": "unrecognized arguments: --verbose; `implicit-conv info --help`",
+    "info --all": "unrecognized arguments: --all; `implicit-conv info --help`",
     "cache": "required: ACTION; `implicit-conv cache --help`",
     "cache purge": "'clear'",
     "bench --threads 0": "'0' must be an integer of at least 1",
@@ -65,7 +65,13 @@ WRONG = {  # command line -> the way out that its one line names
     "draw --example ptx-99": "ptx-11",
     "draw --mode im2col::h --shape 1,8,8,64": "'w128'",
     "draw --mode tiled --shape 8,64": "needs --box",
-    "draw --shape 1,8,8,64 --lower -1,-1": "expected one argument",
+    "draw --shape 1,8,8,64 --halo 2": "a copy of mode im2col has no --halo; leave it out",
+    "draw --mode w --shape 1,8,8,64 --box 8,64": "a copy of mode w has no --box; leave it out",
+    "draw --mode tiled --shape 8,64 --box 8,64 --pixels 8": "mode tiled has no --pixels; leave",
+    "draw --shape 1,8,8,64 --lower": "expected one argument; `implicit-conv draw --help`",
+    "draw --mode w --shape 1,8,8,64 --lower -1,-1": "has the lower corner of W alone, not (-1, -1)",
+    "draw --mode w --shape 1,8,8,64 --upper=1,0": "has the upper corner of W alone, not (1, 0)",
+    "draw --mode w --shape 1,8,8,64 --step 2,1": "has the step of W alone, not (2, 1)",
     "lint": "give --shape N,[D,]H,W,C or --example NAME, or name a FILE.json",
     "lint nowhere.json": "nowhere.json",
     "lint kernel.ptx": "kernel.ptx",
@@ -131,3 +137,17 @@ def test_draw_takes_the_modes_of_ptx(ours, ptx, capsys):
         assert main(["draw", "--mode", word, *shape]) == 0
         drawn.append(capsys.readouterr().out)
     assert drawn[0] == drawn[1]
+
+
+def test_a_list_may_begin_with_a_minus_sign(capsys):
+    drawn = []
+    for words in ("--lower -1,-1 --upper -1,-2", "--lower=-1,-1 --upper=-1,-2"):
+        assert main(f"draw --shape 1,4,4,64 --pixels 8 {words}".split()) == 0
+        drawn.append(capsys.readouterr().out)
+    assert drawn[0] == drawn[1] and "box h [-1, 2] x w [-1, 1]" in drawn[0]
+
+
+def test_a_drawn_copy_has_at_most_the_channels_of_the_tensor(capsys):
+    for channels, most in ((16, 16), (128, 64)):
+        assert main(f"draw --mode w --shape 1,4,4,{channels} --pixels 8".split()) == 0
+        assert f"8 pixels x {most} channels" in capsys.readouterr().out

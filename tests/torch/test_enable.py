@@ -173,3 +173,38 @@ def test_a_negative_limit_is_refused(ours):
     with pytest.raises(ValueError, match="keep_packed=-1 must be"):
         door.enable(keep_packed=-1)
     assert not runs(ours)
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "why"),
+    [
+        (
+            torch.ones(1, 4, 7, 11).int(),
+            W.int(),
+            "tensors have torch.int32, not one of torch.float32",
+        ),
+        (torch.ones(0, 4, 7, 11), W, "a tensor is empty"),
+        (X[0], W, ""),  # torch adds the batch before it asks
+    ],
+)
+def test_the_log_says_why_torchs_kernel_runs(x, w, why, ours, caplog):
+    with door.enable(), caplog.at_level("DEBUG", "implicit_conv"):
+        for _ in range(2):
+            F.conv2d(x, w)
+    told = [text for text in caplog.messages if text.startswith("torch's own kernel runs: ")]
+    assert [why in text for text in told] == [True] * bool(why)  # once for each kind of call
+
+
+def test_the_log_says_why_torch_computes_a_gradient(ours, caplog):
+    x, w = X.int(), W.int()
+    sizes = [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [True, True, False]
+    with door.enable(), caplog.at_level("DEBUG", "implicit_conv"), pytest.raises(RuntimeError):
+        torch.ops.aten.convolution_backward(F.conv2d(X, W).int(), x, w, None, *sizes)
+    assert any("kernel runs: tensors have torch.int32, not" in text for text in caplog.messages)
+
+
+def test_the_log_says_that_elements_are_not_aligned(ours, caplog):
+    x = torch.frombuffer(bytearray(X.numel() * 4 + 1), dtype=torch.float32, offset=1)
+    with door.enable(), caplog.at_level("DEBUG", "implicit_conv"):
+        F.conv2d(x.reshape(X.shape), W)
+    assert any("kernel runs: a tensor has no memory, or" in text for text in caplog.messages)

@@ -103,6 +103,8 @@ def test_no_share_exceeds_the_whole():
     [
         ((Model(), (1, 3, 8, 8)), r"not a shape: explain\(model, torch.zeros\(\(1, 3, 8, 8\)\)\)"),
         ((Model(), torch.Size([1, 3, 8, 8])), "not a shape"),
+        ((Model, torch.ones(1, 3, 8, 8)), r"not the class Model: explain\(Model\(\), x\)"),
+        ((Model(), torch.ones(1, 3, 8, 8, device="meta")), r"device meta, .* explain\(model.cpu"),
         ((torch.ones(1, 3, 8, 8), Model()), r"not Tensor: explain\(model, x\)"),
         ((Model(), torch.ones(1, 3, 8, 8).numpy()), r"explain\(model, torch.from_numpy\(x\)\)"),
     ],

@@ -95,13 +95,10 @@ class CpuEngine(Runner):
 
         They are made on first use, because most arrays are contiguous.
         """
-        limit = self.request.limit
-        return tuple(
-            fallback
-            for c in self.choice.candidates
-            for fallback in c.method.fallbacks(c, limit)
-            if fallback.call_bytes() <= limit
-        )
+        limit, chosen = self.request.limit, self.choice.candidates
+        found = (fallback for c in chosen for fallback in c.method.fallbacks(c, limit))
+        new = (c for c in found if c.call_bytes() <= limit and c not in chosen)
+        return tuple(dict.fromkeys(new))
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:

@@ -14,8 +14,9 @@ from implicit_conv.tma.show.image import SmemImage, smem_image
 HEAD = """\
 # Gallery of tensor copies
 
+<!-- `implicit-conv draw --gallery docs/gallery` writes this page; do not edit it. -->
+
 These pictures show what the examples of the PTX ISA (Figures 11 to 24) load, and some of our own.
-Do not edit this page: `implicit-conv draw --gallery docs/gallery` writes it.
 
 The number in a pixel is its position in the walk. A hatched pixel lies outside the tensor and is
 filled. A thick frame marks the halo, a dashed frame the bounding box; where im2col has offsets, a
