@@ -28,7 +28,7 @@ def enable(keep_packed: int = 256 << 20, *, precision: str = "standard") -> Enab
 
     It takes over ``aten::convolution`` and ``aten::convolution_backward`` for tensors on the CPU of
     dtype float32, float64, float16 and bfloat16. What it does not serve runs torch's own kernel,
-    and so do the errors of torch. `docs/how-to/torch.md` says more.
+    and so do the errors of torch. "torch models, unchanged" in the documentation says more.
 
     Parameters
     ----------
