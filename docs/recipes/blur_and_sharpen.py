@@ -69,7 +69,7 @@ for axis, image, title in zip(axes, (blurred, photo, sharp), titles):
 plt.show()
 
 # %%
-# **Time** on one thread (Zen 4, 2026-11): 4.75 ms here; 6.15 ms with OpenCV
+# **Time** on one thread (Zen 4, 2026-11): 4.75 ms here; 6.16 ms with OpenCV
 # 5.0.0, 1.3 times as long.
 #
 # A Gaussian is a filter of rows, then of columns, and ``cv2.GaussianBlur``

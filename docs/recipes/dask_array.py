@@ -71,8 +71,8 @@ axis.hlines(range(500, 2000, 500), 0, 3000, color="white", lw=0.4)
 plt.show()
 
 # %%
-# **Time** on one thread (Zen 4, 2026-11): 169 ms here; 217 ms with dask
-# 2026.8.0, 1.4 times as long.
+# **Time** on one thread (Zen 4, 2026-11): 129 ms here; 199 ms with dask
+# 2026.8.0, 1.5 times as long.
 #
 # One thread is dask's synchronous scheduler. Others run tasks on all cores,
 # each task on one thread.

@@ -123,7 +123,7 @@ axes[1].set(title="1,000 logits", xlabel="torch", ylabel="implicit_conv")
 plt.show()
 
 # %%
-# **Time** on one thread (Zen 4, 2026-11): 26.9 ms here; 50.6 ms with torch
+# **Time** on one thread (Zen 4, 2026-11): 27.3 ms here; 50.6 ms with torch
 # 2.13.0, 1.8 times as long.
 #
 # A program that keeps torch needs none of these lines:

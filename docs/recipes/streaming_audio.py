@@ -69,8 +69,8 @@ axis.legend(loc="lower left")
 plt.show()
 
 # %%
-# **Time** on one thread (Zen 4, 2026-11): 3.38 ms here; 6.85 ms with scipy
-# 1.17.1, 2.0 times as long.
+# **Time** on one thread (Zen 4, 2026-11): 3.38 ms here; 6.53 ms with scipy
+# 1.17.1, 1.9 times as long.
 #
 # This is the time of all 100 blocks, a second of sound. With
 # ``precision="strict"`` it is longer than scipy's: the order of sums leaves
