@@ -36,7 +36,7 @@ from typing import Any, ParamSpec, TypeVar
 P = ParamSpec("P")
 R = TypeVar("R")
 
-LLVM = f"{__package__}.machine"  # the module that imports LLVM
+LLVM = "llvmlite.binding"  # the module that loads LLVM
 STACK_BYTES = 8 << 20  # of a thread that compiles, as the main thread has it on Linux
 
 COMPILING: Any = threading.RLock()  # held by a thread that compiles or loads code
