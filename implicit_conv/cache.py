@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -52,12 +52,76 @@ class Store:
             kept.cache_clear()
 
 
+class Recent(Generic[R]):
+    """What was used last, by key: at least `limit` results, and at most twice as many.
+
+    Young ones become old when there are `limit` of them, and old ones that are asked for become
+    young again: what is in use is not dropped, however many others come and go.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._young: dict[object, R] = {}
+        self._old: dict[object, R] = {}
+
+    def get(self, key: object) -> R | None:
+        """The result for `key`, or None."""
+        found = self._young.get(key)
+        if found is None:
+            found = self._old.get(key)
+            if found is not None:
+                self.keep(key, found)
+        return found
+
+    def keep(self, key: object, result: R) -> None:
+        """Keep a result."""
+        if len(self._young) >= self._limit:
+            self._young, self._old = {}, self._young
+        self._young[key] = result
+
+    def clear(self) -> None:
+        """Drop all results."""
+        self._young, self._old = {}, {}
+
+    def __len__(self) -> int:
+        return len(self._young) + len(self._old)
+
+
+SIZED: Recent[Any] = Recent(
+    512
+)  # maps what candidates of all sizes have in common to an operator of one size
+# Maps kinds of problems, with ranges of sizes, to choices, and kinds of calls to engines; see
+# cpu.plan.planner.
+KINDS: Recent[Any] = Recent(1024)
+ENGINES: Recent[Any] = Recent(1024)
 CALLS_KEPT = 512  # prepared calls of `conv2d` at most, and those of each plan by their strides
 
 PLANS = Store(512)  # maps (shapes, dtype, options, settings) to plans, for every engine
 OPERATORS = Store(512)  # maps (candidate, formats) to compiled kernels with their tables
 # Fast path of `conv2d`: maps (shapes, strides, dtypes, options, settings) to prepared calls.
 CALLS: dict[object, Any] = {}
+
+
+_OLDER: dict[object, Any] = {}  # what CALLS held before it was full
+
+
+def keep_recent(key: object, call: object) -> None:
+    """Keep a call in CALLS; a full dict first becomes the older one, as in `Recent`."""
+    if len(CALLS) >= CALLS_KEPT:
+        _OLDER.clear()
+        _OLDER.update(CALLS)
+        CALLS.clear()
+    CALLS[key] = call
+
+
+def older_call(key: object) -> Any:
+    """The call for `key` that CALLS held before it was full, which then is in CALLS again; or
+    None.
+    """
+    found = _OLDER.pop(key, None)
+    if found is not None:
+        keep_recent(key, found)
+    return found
 
 
 def keep_call(calls: dict[object, Any], key: object, call: object) -> None:
@@ -79,5 +143,9 @@ def keep_first(calls: list[Any], call: object) -> None:
 def clear() -> None:
     """Drop all plans, operators and calls."""
     CALLS.clear()
+    _OLDER.clear()
     PLANS.clear()
     OPERATORS.clear()
+    SIZED.clear()
+    KINDS.clear()
+    ENGINES.clear()

@@ -78,6 +78,7 @@ class Store:
         self._saves = limit > 0
         self._room = 0  # bytes to save before the next look at the folder
         self._warned: set[str] = set()
+        self._had: dict[str, bool] = {}  # kinds of entries, and whether there is one
 
     def load(self, name: str) -> memoryview | None:
         """The payload that was saved as `name`, or None if there is none that can be trusted."""
@@ -98,6 +99,7 @@ class Store:
 
     def save(self, name: str, payload: bytes) -> None:
         """Save `payload` as `name`, in place of what has that name; do nothing after a failure."""
+        self._had[name[name.rindex(".") :]] = True
         if not self._saves:
             return
         size, most = HEADER_BYTES + len(payload), min(ENTRY_BYTES, self.limit // 4)
@@ -117,6 +119,12 @@ class Store:
             self._saves = False
             text = f"compiled kernels cannot be saved in {self.folder}: {error.strerror or error}"
             self.warn("save", f"{text}; free space there and let it be written, or {WAY_OUT}")
+
+    def has(self, kind: str) -> bool:
+        """Whether there was an entry of this kind when this was asked first, or since."""
+        if kind not in self._had:
+            self._had[kind] = bool(self.files(kind))
+        return self._had[kind]
 
     def files(self, *kinds: str) -> list[File]:
         """The files of these kinds, such as KERNEL; none if the folder cannot be read."""

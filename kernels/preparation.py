@@ -21,16 +21,17 @@ caller's is part of it, and a step that another thread takes again has done litt
 from __future__ import annotations
 
 import _thread
+import collections
 import contextlib
 import contextvars
 import functools
-import logging  # noqa: F401  # forks take its lock after ours, as planning does: it comes first here
+import logging  # forks take its lock after ours, as planning does: it comes first here
 import operator
 import os
 import queue
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -125,19 +126,75 @@ def prepare(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     in that thread: others wait for it.
     """
     call = functools.partial(function, *args, **kwargs)
+    if COMPILING._is_owned():  # what compiles waits for nobody, whom it could keep waiting
+        return call()
     if _preparing._is_owned():
         with _marked(None if _task() is SELF else _task()):
             return call()
     if LLVM in sys.modules:  # else the first thing to do is to import it
         is_main = threading.get_ident() == threading.main_thread().ident
         line = contextlib.nullcontext() if is_main else _next
-        with contextlib.suppress(CompilationError), line, _preparing, _marked(SELF):
-            return call()
+        with line, _preparing:
+            before, _here.task = _task(), SELF
+            try:
+                return call()
+            except CompilationError:
+                pass
+            finally:
+                _here.task = before
     try:
         return _Task(call).result()
     except ThreadError:
         with _preparing, _marked(None):
             return call()
+
+
+def is_prepared(function: Callable[[], object]) -> bool:
+    """Whether `function` gets to no `checkpoint`; it is called, as `prepare` does first."""
+    if LLVM not in sys.modules:
+        return False
+    is_main = threading.get_ident() == threading.main_thread().ident
+    line = contextlib.nullcontext() if is_main else _next
+    with line, _preparing, _marked(SELF):
+        try:
+            function()
+        except CompilationError:
+            return False
+    return True
+
+
+# What other threads shall prepare, each a function whose result they go through, and these threads.
+_waiting: collections.deque[Callable[[], Iterable[object]]] = collections.deque()
+_later: set[object] = set()
+
+
+def prepare_later(function: Callable[[], Iterable[object]]) -> None:
+    """Have another thread go through ``function()``, which compiles a little for each of its items.
+
+    No call needs it, so errors are only logged, and the thread ends with the main thread. It holds
+    a lock while it compiles, but none between two items: other threads and forks wait for one.
+    """
+    _waiting.append(function)
+    if not _later:
+        later = _Later(lambda: None)
+        _later.add(later)
+        with contextlib.suppress(RuntimeError):  # no thread can be started
+            _thread.start_new_thread(later.start, ())
+
+
+class _Later(_Task):
+    """The thread of `prepare_later`."""
+
+    def run(self) -> None:
+        """Go through what waits, until nothing does."""
+        while _waiting and threading.main_thread().is_alive():
+            try:
+                for _ in _waiting.popleft()():
+                    if not threading.main_thread().is_alive():
+                        break
+            except Exception:
+                logging.getLogger("implicit_conv").debug("not prepared", exc_info=True)
+        _later.discard(self)
 
 
 def checkpoint() -> None:
@@ -155,6 +212,11 @@ def checkpoint() -> None:
         raise CompilationError
     if isinstance(task, _Task) and task.abandoned:
         raise AbandonedError
+
+
+def may_load() -> bool:
+    """Whether this thread may import and ask LLVM; else a checkpoint stops it."""
+    return _task() is not SELF
 
 
 @functools.cache
@@ -235,6 +297,8 @@ def _free_locks() -> None:
             lock._at_fork_reinit()
     if not _next._is_owned():
         _next._at_fork_reinit()
+    _waiting.clear()
+    _later.clear()
 
 
 def _before_forks(function: Callable[[], None]) -> None:

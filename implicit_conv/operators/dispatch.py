@@ -19,8 +19,9 @@ from numpy.typing import DTypeLike
 
 from implicit_conv.arrays.arrays import as_array, dtype_key, dtype_name
 from implicit_conv.arrays.libraries import as_library_of
-from implicit_conv.cache import CALLS, PLANS, keep_call
+from implicit_conv.cache import CALLS, PLANS, keep_recent, older_call
 from implicit_conv.cpu.candidates.candidate import Request
+from implicit_conv.cpu.engines.kinds import keep_engine, known_engine
 from implicit_conv.cpu.machine.arch import CpuArch, cpu_arch
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
 from implicit_conv.kernels.preparation import first, imports, prepare
@@ -43,7 +44,7 @@ from implicit_conv.problem.parse import (
     parse_max_workspace,
     shape_tuple,
 )
-from implicit_conv.problem.problem import Problem
+from implicit_conv.problem.problem import Problem, depends_on_size
 from implicit_conv.settings import current
 
 if TYPE_CHECKING:
@@ -243,26 +244,47 @@ def run(
             call = CALLS.get(key)
         except TypeError:  # an option is not hashable: `_plan` names it
             key = call = None
+        if call is None and key is not None:
+            call = older_call(key)
         if call is not None and (tensors or not call.differing(x, w, bias, residual, out)):
             return call.call(x, w, bias, out, residual)
-    given = x, w
-    options = operator.options(*window, *own, *method)
+        if key is not None and not is_exact(window):
+            key = None
+    return _run_first(operator, key, (x, w), (bias, scale, residual, out), (window, own, method))
+
+
+def _run_first(
+    operator: Operator,
+    key: Any,
+    given: tuple[Any, Any],
+    added: tuple[Any, Any, Any, Any],
+    values: tuple[tuple[Any, ...], ...],
+) -> Any:
+    """`run` for a call that is not kept; it is then kept under `key`, unless that is None."""
+    (x, w), (bias, scale, residual, out), (window, own, method) = given, added, values
+    device = method[-1]
     if isinstance(x, np.ndarray):
         x, w = map(as_array, operator.names, given)
     else:
-        x, w, device = _foreign(operator.names, x, w, options.device)
-        options = options._replace(device=device)
-    try:
-        plan = _plan(operator, (x.shape, w.shape), (x.dtype, w.dtype), options)
-    except (ShapeError, DTypeError) as error:
-        if all(isinstance(array, np.ndarray) for array in given):
-            raise
-        raise prepare(_messages).for_arrays(error, operator.names, given) from None
-    y: Any = plan.engine.run(x, w, bias, residual, out, scale)
-    if key is not None and is_exact(window):
-        call = plan.engine.repeated(given, (x, w), bias, residual, out, y)
+        x, w, device = _foreign(operator.names, x, w, device)
+    kind, engine = None, cast(Any, None)
+    if key is not None and isinstance(x, np.ndarray) and not depends_on_size(*window[1::-1]):
+        kind = operator, x.dtype, w.shape, w.dtype, key[-4:]
+        engine = known_engine(kind, x.shape)
+    if engine is None:
+        options = operator.options(*window, *own, *method[:-1], device)
+        try:
+            plan = _plan(operator, (x.shape, w.shape), (x.dtype, w.dtype), options, searches=False)
+        except (ShapeError, DTypeError) as error:
+            if all(isinstance(array, np.ndarray) for array in given):
+                raise
+            raise prepare(_messages).for_arrays(error, operator.names, given) from None
+        engine = plan.engine if kind is None else keep_engine(kind, plan.engine)
+    y: Any = engine.run(x, w, bias, residual, out, scale)
+    if key is not None:
+        call = engine.repeated(given, (x, w), bias, residual, out, y)
         if call is not None:
-            keep_call(CALLS, key, call)
+            keep_recent(key, call)
     return as_library_of(given[0], y) if out is None else y
 
 
@@ -323,8 +345,11 @@ def _plan(
     shapes: tuple[Shape, Shape],
     dtypes: tuple[object, object],
     options: Options,
+    *,
+    searches: bool = True,
 ) -> Plan:
-    """The plan for these options and the settings in force.
+    """The plan for these options and the settings in force; unless it `searches`, it may take its
+    choice over from a near size.
 
     Raises
     ------
@@ -344,7 +369,7 @@ def _plan(
     try:
         if device == "cpu":
             machine = settings.num_threads, settings.subnormals, settings.compiler
-            return _cpu_plan(operator, shapes, keys, options, *machine)
+            return _cpu_plan(operator, shapes, keys, options, *machine, searches)
         if operator.plan_on_gpu is None:
             raise PlanError(
                 f"{operator.name} is computed on the CPU, not on device {device!r}; pass numpy "
@@ -370,9 +395,11 @@ def _make_cpu_plan(
     threads: int | None,
     subnormals: str,
     compiler: str,
+    searches: bool,
 ) -> Plan:
     limit, flushes = parse_max_workspace(options.max_workspace), subnormals == "flush"
-    request = Request(options.precision, options.algorithm, flushes, limit, compiler=compiler)
+    named = options.precision, options.algorithm
+    request = Request(*named, flushes, limit, compiler=compiler, searches=searches)
     first, second = map(dtype_name, dtypes)
     task = Task(operator.rank, shapes, (first, second), options, cpu_arch(threads), request)
     return Plan(operator.plan(task))

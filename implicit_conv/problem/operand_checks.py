@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from implicit_conv.errors import DTypeError, ShapeError
@@ -12,6 +13,7 @@ from implicit_conv.problem.options import (
     LAYOUTS_OF,
     WEIGHT_LAYOUTS_OF,
 )
+from implicit_conv.problem.parse import MOST_PIXELS
 
 Shapes = tuple[tuple[int, ...], tuple[int, ...]]
 COLOURS = 4  # channels at most of what is taken for a picture
@@ -182,3 +184,37 @@ def _one_filter(x_shape: list[int], layout: str, w: dict[str, int]) -> str:
         "w has one filter of one channel; for this filter of each channel write "
         f"np.broadcast_to(w, {filters}), groups={channels}{other}"
     )
+
+
+def check_taps(kernel: tuple[int, ...], letters: str) -> None:
+    """Check the extents `kernel` of a filter along its axes `letters`.
+
+    Raises
+    ------
+    ShapeError
+        One is 0, or there are too many taps.
+    """
+    extents, names = " x ".join(map(str, kernel)), " x ".join(letters)
+    if min(kernel) < 1:
+        each = "both" if len(kernel) == 2 else "each"
+        raise ShapeError(f"w has a filter of {extents} ({names}); {each} must be at least 1")
+    if math.prod(kernel) > MOST_PIXELS:
+        raise ShapeError(
+            f"w has filters of {extents} = {math.prod(kernel)} taps ({names}); at most "
+            f"{MOST_PIXELS} are supported; divide the filter into parts and add their outputs"
+        )
+
+
+def check_groups(
+    x: dict[str, int], w: dict[str, int], groups: int, layout: str, weight_layout: str
+) -> None:
+    """Check that channels and filters divide into groups, and that x has as many as w expects."""
+    for name, count in (("C", x["C"]), ("K", w["K"])):
+        if count % groups:
+            raise ShapeError(f"{name}={count} is not a multiple of groups={groups}")
+    expected = w["C"] * groups
+    if x["C"] != expected:
+        raise ShapeError(
+            f"x has C={x['C']} but w ({weight_layout}) expects C/groups={w['C']} with groups="
+            f"{groups}, that is C={expected}; " + other_layout(x, w, groups, layout, weight_layout)
+        )

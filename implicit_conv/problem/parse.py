@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import marshal
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
@@ -55,6 +56,17 @@ FIRST = ("channels_first", "channel_first", "channelsfirst")
 Axes = tuple[int, ...]  # a value for each spatial axis, in the order of D, H, W
 
 
+def remembered(function: Callable[..., str]) -> Callable[..., str]:
+    """`function` of words, whose results are kept; others than words it gets each time."""
+    kept = functools.lru_cache(64)(function)
+
+    @functools.wraps(function)
+    def of_words(word: object, *others: Any) -> str:
+        return (kept if word is None or type(word) is str else function)(word, *others)
+
+    return of_words
+
+
 def parse_shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
     """The shape of the array `name` as ints.
 
@@ -70,7 +82,7 @@ def parse_shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
 
 def check_elements(name: str, extents: tuple[int, ...]) -> None:
     """Raise ShapeError for an array of over MOST_ELEMENTS elements; an extent of 0 counts as 1."""
-    elements = math.prod(max(1, extent) for extent in extents)
+    elements = math.prod([extent or 1 for extent in extents])
     if elements > MOST_ELEMENTS:
         raise ShapeError(
             f"{name} has {elements} elements, {' x '.join(map(str, extents))}; at most "
@@ -103,6 +115,7 @@ def choice(
     return words[word]
 
 
+@remembered
 def parse_layout(layout: str | None, rank: int) -> str:
     """The layout of x and y, by default channels first.
 
@@ -121,6 +134,7 @@ def parse_layout(layout: str | None, rank: int) -> str:
     return choice("layout", layout or first, (first, last))
 
 
+@remembered
 def parse_weight_layout(layout: str | None, rank: int, first: str = "K") -> str:
     """The layout of filters; the words with O and I, such as OIHW, are aliases.
 
@@ -295,6 +309,7 @@ def parse_padding(
     )
 
 
+@remembered
 def parse_padding_mode(mode: object) -> str:
     """The padding mode in lower case.
 

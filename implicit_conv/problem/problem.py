@@ -13,15 +13,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from operator import attrgetter
+from typing import Any
 
-from implicit_conv.cache import cached_property
+from implicit_conv.cache import Recent, cached_property
 from implicit_conv.errors import DTypeError, ShapeError
 from implicit_conv.problem.operand_checks import (
     check_axes,
     check_channels,
     check_dtypes,
-    other_layout,
+    check_groups,
+    check_taps,
 )
 from implicit_conv.problem.options import (
     COMPLEX_PARTS,
@@ -33,10 +36,10 @@ from implicit_conv.problem.options import (
 )
 from implicit_conv.problem.parse import (
     MOST_ELEMENTS,
-    MOST_PIXELS,
     Axes,
     Padding,
     check_elements,
+    exact_key,
     integer,
     parse_layout,
     parse_padding,
@@ -118,6 +121,64 @@ class Problem:
             A dtype is not supported, x and w have different dtypes that are not both integers, or
             sums of integers could overflow int64.
         """
+        key = exact_key(
+            (
+                *(len(x_shape), w_shape, dtype, stride, padding, dilation, groups, layout),
+                *(weight_layout, padding_mode, rank, w_dtype, dtypes),
+            )
+        )
+        known = None if key is None else _KNOWN.get(key)
+        if known is not None:
+            found = known.of_shape(x_shape)
+            if found is not None:
+                found.check_sizes()
+                return found
+        problem = cls._parsed(
+            *(x_shape, w_shape, dtype, stride, padding, dilation, groups, layout),
+            *(weight_layout, padding_mode, rank, w_dtype, dtypes),
+        )
+        if key is not None and not depends_on_size(padding, stride):
+            _KNOWN.keep(key, problem)
+        return problem
+
+    def of_shape(self, x_shape: Sequence[int]) -> Problem | None:
+        """The problem with an x of another shape; None if its channels differ, or an extent is no
+        plain int.
+        """
+        extents = dict(zip(self.array_layout, x_shape, strict=True))
+        if extents["C"] != self.C or {*map(type, x_shape)} != {int}:
+            return None
+        size = tuple(extents[axis] for axis in SPACE[len(self.size)])
+        if min(x_shape) < 0:
+            return None
+        return self.changed(N=extents.get("N", 1), size=size)
+
+    def changed(self, **fields: Any) -> Problem:
+        """The problem with other values of some fields; `dataclasses.replace` takes five times as
+        long.
+        """
+        other = object.__new__(Problem)
+        vars(other).update(zip(FIELDS, VALUES(self), strict=True))
+        vars(other).update(fields)
+        return other
+
+    @classmethod
+    def _parsed(
+        cls,
+        x_shape: Sequence[int],
+        w_shape: Sequence[int],
+        dtype: str,
+        stride: int | Sequence[int],
+        padding: Padding,
+        dilation: int | Sequence[int],
+        groups: int,
+        layout: str | None,
+        weight_layout: str | None,
+        padding_mode: str,
+        rank: int,
+        w_dtype: str | None,
+        dtypes: Sequence[str],
+    ) -> Problem:
         space, taps = SPACE[rank], TAPS[rank]
         layout, weight_layout = parse_layout(layout, rank), parse_weight_layout(weight_layout, rank)
         w_dtype = w_dtype or dtype
@@ -130,7 +191,7 @@ class Problem:
         x = dict(zip(layout if batched else layout.replace("N", ""), x_shape, strict=True))
         w = dict(zip(weight_layout, w_shape, strict=True))
         groups = integer("groups", groups, 1, MOST_ELEMENTS)
-        _check_groups(x, w, groups, layout, weight_layout)
+        check_groups(x, w, groups, layout, weight_layout)
         size, kernel = tuple(x[axis] for axis in space), tuple(w[axis] for axis in taps)
         steps = per_axis("stride", stride, 1, space)
         dilations = per_axis("dilation", dilation, 1, space)
@@ -219,17 +280,12 @@ class Problem:
     @cached_property
     def output(self) -> Axes:
         """(Z, P, Q); an axis has (size + pads - (taps - 1) * dilation - 1) // stride + 1 pixels."""
+        each = self.size, self.kernel, self.stride, self.dilation, self.pad_lo, self.pad_hi
         return tuple(
-            (size + lo + hi - (taps - 1) * dilation - 1) // stride + 1
-            for size, taps, stride, dilation, lo, hi in zip(
-                self.size,
-                self.kernel,
-                self.stride,
-                self.dilation,
-                self.pad_lo,
-                self.pad_hi,
-                strict=True,
-            )
+            [
+                (size + lo + hi - (taps - 1) * dilation - 1) // stride + 1
+                for size, taps, stride, dilation, lo, hi in zip(*each, strict=True)
+            ]
         )
 
     @property
@@ -308,7 +364,7 @@ class Problem:
         """Whether sums of integers of these shapes and dtypes could overflow int32."""
         return self.largest_sum > LARGEST["int32"]
 
-    @property
+    @cached_property
     def sum_dtype(self) -> str:
         """The dtype of sums and of the bias: float64 for float64, float32 for other floats; for
         integers int32 if it holds the largest sum, else int64; that of x for complex numbers.
@@ -318,7 +374,7 @@ class Problem:
         own = ("float64", "int32", "int64", *COMPLEX_PARTS)
         return self.dtype if self.dtype in own else "float32"
 
-    @property
+    @cached_property
     def flops(self) -> int:
         """The number of multiplications and additions of the direct sum, padding included:
         2 * N * Z * P * Q * K * T * R * S * C / groups, and four times as many for complex numbers.
@@ -326,7 +382,7 @@ class Problem:
         products = math.prod(self.output_shape) * math.prod(self.kernel) * (self.C // self.groups)
         return (8 if self.is_complex else 2) * products
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         """Bytes of x, w and y, each counted once; y has the default dtype."""
         y_dtype = self.sum_dtype if self.is_integer else self.dtype
@@ -351,40 +407,19 @@ class Problem:
         return f"{text}; {dtypes}"
 
 
+FIELDS = tuple(field.name for field in fields(Problem))
+VALUES = attrgetter(*FIELDS)
+_KNOWN: Recent[Problem] = Recent(
+    512
+)  # problems by all that `Problem.parse` was given but the sizes of x
+
+
+def depends_on_size(padding: Padding, stride: int | Sequence[int]) -> bool:
+    """Whether the padding in pixels depends on the size of x."""
+    named = isinstance(padding, str) and padding.lower().startswith("same")
+    return named and {*(stride if isinstance(stride, Sequence) else (stride,))} != {1}
+
+
 def largest_product(x: str, w: str) -> int:
     """The largest |product| of an integer of dtype `x` and one of dtype `w`."""
     return max(abs(a * b) for a in INTEGER_RANGES[x] for b in INTEGER_RANGES[w])
-
-
-def check_taps(kernel: Axes, letters: str) -> None:
-    """Check the extents `kernel` of a filter along its axes `letters`.
-
-    Raises
-    ------
-    ShapeError
-        One is 0, or there are too many taps.
-    """
-    extents, names = " x ".join(map(str, kernel)), " x ".join(letters)
-    if min(kernel) < 1:
-        each = "both" if len(kernel) == 2 else "each"
-        raise ShapeError(f"w has a filter of {extents} ({names}); {each} must be at least 1")
-    if math.prod(kernel) > MOST_PIXELS:
-        raise ShapeError(
-            f"w has filters of {extents} = {math.prod(kernel)} taps ({names}); at most "
-            f"{MOST_PIXELS} are supported; divide the filter into parts and add their outputs"
-        )
-
-
-def _check_groups(
-    x: dict[str, int], w: dict[str, int], groups: int, layout: str, weight_layout: str
-) -> None:
-    """Check that channels and filters divide into groups, and that x has as many as w expects."""
-    for name, count in (("C", x["C"]), ("K", w["K"])):
-        if count % groups:
-            raise ShapeError(f"{name}={count} is not a multiple of groups={groups}")
-    expected = w["C"] * groups
-    if x["C"] != expected:
-        raise ShapeError(
-            f"x has C={x['C']} but w ({weight_layout}) expects C/groups={w['C']} with groups="
-            f"{groups}, that is C={expected}; " + other_layout(x, w, groups, layout, weight_layout)
-        )

@@ -10,7 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 from implicit_conv.errors import ShapeError
-from implicit_conv.problem.operand_checks import check_axes, check_channels, check_dtypes
+from implicit_conv.problem.operand_checks import (
+    check_axes,
+    check_channels,
+    check_dtypes,
+    check_taps,
+)
 from implicit_conv.problem.options import (
     COMPLEX_PARTS,
     DTYPES,
@@ -32,7 +37,7 @@ from implicit_conv.problem.parse import (
     parse_weight_layout,
     per_axis,
 )
-from implicit_conv.problem.problem import Problem, check_taps
+from implicit_conv.problem.problem import Problem
 
 SWAPPED = str.maketrans("CK", "KC")
 NAMES = ("valid", "same", "same_lower")  # of paddings

@@ -2,13 +2,15 @@
 
 An operator holds what does not change between calls: entries, kernel table, scratch layout. It
 prepares a launch for arrays of given strides; a call of the launch fills in addresses. Each family
-of kernels has its own subclass, which names the parts and entries that it needs.
+of kernels has its own subclass, which names the parts and entries that it needs. Operators of
+layouts that differ in sizes alone share one kernel table.
 """
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -49,6 +51,9 @@ from implicit_conv.kernels.cpu.tile.variants import (
 from implicit_conv.kernels.geometry import CLAMP, ZEROS, Epilogue
 from implicit_conv.kernels.sources import TRANSLATOR
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 PACKED_BYTES_PER_THREAD = 256 << 10  # bytes to pack that pay for another thread: about 10 us
 
 
@@ -73,8 +78,23 @@ class Operands(NamedTuple):
     residual: Any
 
 
+@functools.lru_cache(64)
+def _bounds(activation: tuple[float, float, float]) -> tuple[Any, int]:
+    """The numbers of an activation in memory, and their address."""
+    bounds = np.array(activation, np.float64)
+    return bounds, bounds.ctypes.data
+
+
 class Operator(ABC):
-    """One Layout compiled for one CPU."""
+    """One Layout compiled for one CPU.
+
+    Parameters
+    ----------
+    layout : Layout
+    lanes : int
+        Elements of a vector of sums.
+    build : Build
+    """
 
     winograd: int = 0  # outputs of a Winograd tile along an axis; 0 for other families
     rounds: ClassVar[bool] = False  # whether microkernels round sums to the dtype of y
@@ -82,30 +102,65 @@ class Operator(ABC):
     stages_planes: bool = False  # whether a staging tile holds the pixels of one filter
 
     def __init__(self, layout: Layout, lanes: int, build: Build) -> None:
-        g = layout.g
-        self.layout, self.lanes, self.build = layout, lanes, build
-        self.g, self.form, self.fma = g, build.form, build.fma
+        self.lanes, self.form, self.fma = lanes, build.form, build.fma
         self.itemsize = layout.itemsize
-        self.table = np.zeros(table.SLOTS, np.int64)
-        self._fill(self._parts())
-        chunks = schedule.ceil_div(schedule.panel_count(g), layout.chunk)
-        self.items = g.groups * schedule.tile_count(g) * chunks
-        self.zeros = aligned_bytes(g.tile_k * self.itemsize)
+        self.zeros = aligned_bytes(layout.g.tile_k * self.itemsize)
         self.zeros[:] = 0
-        self.constant: dict[str, Any] = {
+        self._new_table()
+        self._kind: Any = None
+        self._size(layout, build)
+
+    def resized(self, layout: Layout, build: Build) -> Self:
+        """The operator of a layout, and of a build, that differ from these in sizes alone."""
+        other = object.__new__(type(self))
+        vars(other).update(vars(self))
+        other._size(layout, build)
+        return other
+
+    def _new_table(self) -> None:
+        self.table = np.zeros(table.SLOTS, np.int64)
+        self._filled: set[Any] = set()  # what was asked for, of which the table has all parts
+        self._finishes: dict[Any, Stores] = {}  # what `_finish` returned for what it was asked
+        self._packings: dict[Any, Launch] = {}  # launches that pack filters, by strides and threads
+        self._fixed = {
             "kernels": self.table.ctypes.data,
             "itemsize": self.itemsize,
             "scale": Scale(bytes=max(4, SIZES[self.form.finished])),
-            "lanes": lanes,
+            "lanes": self.lanes,
+            "zeros": self.zeros.ctypes.data,
+            "winograd": self.winograd,
+        }
+
+    def _size(self, layout: Layout, build: Build) -> None:
+        """Set all that depends on sizes."""
+        self.layout, self.g, self.build = layout, layout.g, build
+        kind, extents = self._part_kind(), self._extents()
+        if kind != self._kind:
+            if self._kind is not None:
+                self._new_table()
+            self._kind = kind
+        if extents not in self._filled:
+            self._fill(self._parts())
+            self._filled.add(extents)
+        chunks = schedule.ceil_div(schedule.panel_count(self.g), layout.chunk)
+        self.items = self.g.groups * schedule.tile_count(self.g) * chunks
+        self.constant: dict[str, Any] = {
+            **self._fixed,
             "chain": layout.chain,
             "panels": Panels(group=layout.group_bytes),
-            "zeros": self.zeros.ctypes.data,
             "channels": build.channels,
             "p_end": build.end[0],
             "q_end": build.end[1],
-            "winograd": self.winograd,
             "flushes": build.flushes,
         }
+
+    def _part_kind(self) -> Any:
+        """What decides which part a slot of the table has, and may differ between sizes."""
+        return self.g
+
+    def _extents(self) -> Any:
+        """What decides which slots have parts, and may differ between sizes."""
+        return ()
 
     def _own_parts(self) -> dict[int, Code]:
         """The family's own parts, by slot; none by default."""
@@ -133,20 +188,27 @@ class Operator(ABC):
         return packed
 
     def prepare_packing(self, w: Any, threads: int, record: int = 0) -> Launch:
-        """Prepare a launch that packs filters with the strides of `w`."""
-        layout = self.layout.packing_scratch
-        return Launch(
-            self._address(self._packer()),
-            self.g,
-            layout,
-            min(threads, 1 + self.layout.packed_bytes // PACKED_BYTES_PER_THREAD),
-            Call(
-                **self.constant,
-                **self._filter_fields(w),
-                record=record,
-                items=self.g.groups * schedule.panel_count(self.g),
-            ),
-        )
+        """Prepare a launch that packs filters with the strides of `w`.
+
+        All sizes have the same panels, and so the same launch.
+        """
+        threads = min(threads, 1 + self.layout.packed_bytes // PACKED_BYTES_PER_THREAD)
+        key = w.shape, w.strides, threads, record, self.build.flushes
+        if key not in self._packings:
+            self._packings[key] = Launch(
+                self._address(self._packer()),
+                self.g,
+                self.layout.packing_scratch,
+                threads,
+                Call(
+                    **self.constant,
+                    **self._filter_fields(w),
+                    record=record,
+                    items=self.g.groups * schedule.panel_count(self.g),
+                ),
+                keep=self.table,
+            )
+        return self._packings[key]
 
     def prepare(
         self,
@@ -165,7 +227,7 @@ class Operator(ABC):
         y_q, y_k = y.strides[3:]
         added = residual.strides if residual is not None else (0,) * 5
         activation, biased, scaled = epilogue
-        bounds = np.array(activation, np.float64)
+        bounds, address = _bounds(activation)
         kind = int(activation[0])
         clamps = self._clamps(kind, residual is not None or scaled)
         narrow = self.form.y != self.form.sums
@@ -194,7 +256,7 @@ class Operator(ABC):
                     rounds=narrow,
                     clamps=clamps,
                 ),
-                activation=bounds.ctypes.data,
+                activation=address,
                 record=record,
                 load_tile=self._load_tile(x),
                 items=self.items,
@@ -237,25 +299,31 @@ class Operator(ABC):
         joins = joins and residual_steps[along] == SIZES[self.form.residual]  # type: ignore[index]
         by_row = axis not in (FILTER_ROWS, SINGLE)
         scale = (SCALED_ROWS if by_row else SCALED_COLUMNS) if scaled else UNSCALED
+        step = y_steps[0] // size if axis in (SPREAD_ROW, SPREAD_ROWS) else 0
+        asked = axis, kind, joins, scale, step, residual_steps is not None
+        if asked not in self._finishes:
+            self._finishes[asked] = self._finished(*asked)
+        return self._finishes[asked]
+
+    def _finished(
+        self, axis: int, kind: int, joins: bool, scale: int, step: int, added: bool
+    ) -> Stores:
+        """What `_finish` returns, with a row spread by `step` elements, and a residual if one is
+        `added`, which `joins` the part that finishes sums or is added first.
+        """
         part = Finish(kind, joins, scale, self.form, self.lanes, self.fma)
-        apart = table.SPREAD + y_steps[0] // size if axis in (SPREAD_ROW, SPREAD_ROWS) else 0
-        if apart:
-            step = apart - table.SPREAD
-            self._fill(
-                {
-                    apart: code(
-                        ".tile.compiled.epilogue:make_spread_row", step, self.lanes, self.form
-                    )
-                }
-            )
+        spread = table.SPREAD + step if step else 0
+        if step:
+            made = step, self.lanes, self.form
+            self._fill({spread: code(".tile.compiled.epilogue:make_spread_row", *made)})
         if axis in (PIXEL_BLOCKS, SPREAD_ROWS):
             self._require(table.TRANSPOSE_WORDS)
         if axis == PIXEL_ROWS:
             self._require(table.TRANSPOSE_OUT)
         else:
             self._fill({part.slot: code(".tile.compiled.finish:make_finish", part)})
-        adds_first = residual_steps is not None and not joins
-        return Stores(row_axis=axis, finish=part.slot, spread=apart, adds_first=adds_first)
+        first = added and not joins
+        return Stores(row_axis=axis, finish=part.slot, spread=spread, adds_first=first)
 
     def initial_sums(self, bias: Any) -> Any:
         """The initial sums of a launch with a bias: `bias` in whole panels, padded with zeros."""
@@ -289,13 +357,17 @@ class Operator(ABC):
         """The slot of the part that loads tiles of `x`, now compiled."""
         kind = x.strides[-1] != x.itemsize, self.g.padding_mode != ZEROS
         slot = load_tile_slot(*kind)
-        made = self.lanes, self.form, *kind, self.build.recording
-        self._fill({slot: code(".tile.compiled.load:make_load_tile", *made)})
+        if slot not in self._filled:
+            made = self.lanes, self.form, *kind, self.build.recording
+            self._fill({slot: code(".tile.compiled.load:make_load_tile", *made)})
+            self._filled.add(slot)
         return slot
 
     def _require(self, way: int, step: int = 1) -> None:
         """Compile transposes into the table; which ones depends on the strides of arrays."""
-        self._fill(transposes(way, step, self.lanes, self.form))
+        if (way, step) not in self._filled:
+            self._fill(transposes(way, step, self.lanes, self.form))
+            self._filled.add((way, step))
 
     def _filter_fields(self, w: Any) -> dict[str, Any]:
         """The fields of a Call for a plain filter: its strides, and a mark that there is one.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, cast
 from implicit_conv.arrays.arrays import Array, ordered
 from implicit_conv.cache import cached_property
 from implicit_conv.cpu.candidates.problem_views import is_pointwise
-from implicit_conv.cpu.candidates.tiling import Tiling
+from implicit_conv.cpu.candidates.tiling import Near, Tiling
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.run.call import Arrays, Call, CallForm
 from implicit_conv.cpu.run.packed import PackedFilter, PackedOrder, PlainOrder, packed_copy
@@ -98,7 +98,8 @@ class Request:
     `activation` is the kind of the activation, one of ACTIVATIONS, or "" for none. `flushes` says
     that subnormals are treated as zero. `max_workspace` is the limit of a candidate's `call_bytes`,
     of which the operator itself takes `reserved_bytes`. Each variant of a method proposes its
-    `tilings` cheapest tilings.
+    `tilings` cheapest tilings. Unless it `searches`, the choice for a near size serves, if there is
+    one; `near` is then that choice, and the only tiling that is tried is most like its own.
     """
 
     precision: str = "standard"
@@ -109,6 +110,8 @@ class Request:
     tilings: int = 1
     activation: str = ""
     compiler: str = TRANSLATOR  # of COMPILERS
+    searches: bool = True
+    near: Near | None = None
 
     @property
     def strict(self) -> bool:

@@ -7,10 +7,11 @@ import heapq
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from implicit_conv.arrays.arrays import Array, ordered
-from implicit_conv.cache import OPERATORS
+from implicit_conv.cache import OPERATORS, SIZED
 from implicit_conv.cpu.candidates.candidate import Candidate, Formats, Method, Request
 from implicit_conv.cpu.candidates.tiling import Estimate, Tiling, thread_count
 from implicit_conv.cpu.machine.arch import CpuArch
@@ -19,7 +20,7 @@ from implicit_conv.cpu.run.call import Arrays, Call, CallForm, KernelCall
 from implicit_conv.cpu.run.packed import PackedFilter, PlainOrder
 from implicit_conv.kernels.cpu.runtime.layout import Layout
 from implicit_conv.kernels.geometry import Geometry
-from implicit_conv.kernels.preparation import first
+from implicit_conv.kernels.preparation import first, may_load
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import Load, tiles_trace
 
@@ -122,13 +123,41 @@ def operator(c: Candidate, formats: Formats) -> Operator:
     PlanError
         Code cannot be compiled; see `compiler.check_enabled`.
     """
-    check_enabled(formats.compiler)
+    if may_load():  # else what this thread takes was loaded before
+        check_enabled(formats.compiler)
     return _compiled_operator(c, formats)
+
+
+# What geometries that differ in sizes alone have in common.
+FIXED = itemgetter(
+    *(
+        Geometry._fields.index(name)
+        for name in (
+            *("C", "K", "groups", "T", "R", "S", "stride_d", "stride_h", "stride_w"),
+            *("dilation_d", "dilation_h", "dilation_w", "pad_d", "pad_h", "pad_w"),
+            *("step_w", "remainders_w", "tile_m", "tile_c", "tile_k", "padding_mode"),
+        )
+    )
+)
 
 
 @OPERATORS
 def _compiled_operator(c: Candidate, formats: Formats) -> Operator:
     first(f"operators of {type(c.method).__name__}")
+    assert isinstance(c.method, KernelMethod)
+    problem = c.problem
+    fixed = problem.dtypes, problem.C, problem.K, problem.groups, problem.layout
+    key = c.method, FIXED(c.geometry), fixed, c.arch, formats
+    like = SIZED.get(key)
+    if like is None:
+        like = _new_operator(c, formats)
+        SIZED.keep(key, like)
+        return like
+    sized: Operator = like.resized(c.layout, like.build._replace(end=c.method.end(c)))
+    return sized
+
+
+def _new_operator(c: Candidate, formats: Formats) -> Operator:
     from implicit_conv.kernels.cpu.operator import Build
     from implicit_conv.kernels.cpu.tile.storage import HARD_BFLOAT16, SOFT_FLOAT16, Format
 

@@ -7,6 +7,7 @@ that changes an order of sums which precision "strict" fixes.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -36,28 +37,31 @@ def spatial(problem: Problem, precision: str = "standard") -> Problem:
             size=tuple(map(operator.add, problem.size, crops)),
             pad_hi=tuple(map(operator.sub, problem.pad_hi, crops)),
         )
+    flat = [_is_flat(problem, axis) for axis in range(problem.rank)]
     order = list(range(problem.rank))
-    if precision != "strict" or _sums_in_one_order(problem):
-        order.sort(key=lambda axis: not _is_flat(problem, axis))
+    if any(flat) and (precision != "strict" or _sums_in_one_order(problem)):
+        order.sort(key=lambda axis: not flat[axis])
     missing = 3 - problem.rank
+    layout, weight_layout = _moved_layouts(problem.layout, problem.weight_layout, tuple(order))
 
     def moved(values: tuple[int, ...], default: int) -> tuple[int, ...]:
-        return (default,) * missing + tuple(values[axis] for axis in order)
+        return (default,) * missing + tuple([values[axis] for axis in order])
 
     def stepped(values: tuple[int, ...]) -> tuple[int, ...]:
         """The strides or dilations, which are 1 for axes of a single pixel and tap."""
-        return moved(tuple(1 if _is_flat(problem, i) else v for i, v in enumerate(values)), 1)
+        if any(flat):
+            values = tuple(1 if flat[i] else v for i, v in enumerate(values))
+        return moved(values, 1)
 
-    return replace(
-        problem,
+    return problem.changed(
         size=moved(problem.size, 1),
         kernel=moved(problem.kernel, 1),
         stride=stepped(problem.stride),
         dilation=stepped(problem.dilation),
         pad_lo=moved(problem.pad_lo, 0),
         pad_hi=moved(problem.pad_hi, 0),
-        layout=problem.layout.translate(_letters(SPACE, order)),
-        weight_layout=problem.weight_layout.translate(_letters(TAPS, order)),
+        layout=layout,
+        weight_layout=weight_layout,
         padding_mode=problem.padding_mode if problem.repeats else "zeros",
     )
 
@@ -80,6 +84,12 @@ def _sums_in_one_order(problem: Problem) -> bool:
     pairs = channels if channels == 1 else 2 * ceil_div(channels, 2)  # see methods/gemm.py
     remainders = remainder_count(taps, *steps)
     return len(axes) == 1 and remainders in (1, taps) and pairs * taps <= CHAIN
+
+
+@functools.cache
+def _moved_layouts(layout: str, weight_layout: str, order: tuple[int, ...]) -> tuple[str, str]:
+    """The layouts of x and w in a view with this order of axes."""
+    return layout.translate(_letters(SPACE, order)), weight_layout.translate(_letters(TAPS, order))
 
 
 def _letters(names: dict[int, str], order: Sequence[int]) -> dict[int, int]:
@@ -109,7 +119,7 @@ def widened(problem: Problem) -> Problem:
     """
     if problem.dtype == problem.sum_dtype:
         return problem
-    return replace(problem, dtype=problem.sum_dtype, w_dtype=None, converted=True)
+    return problem.changed(dtype=problem.sum_dtype, w_dtype=None, converted=True)
 
 
 def flattened(problem: Problem) -> Problem:
@@ -119,8 +129,8 @@ def flattened(problem: Problem) -> Problem:
     d, h, w = problem.size
     if problem.channels_last:
         images = max(1, problem.N)  # an empty batch is planned, but never computed
-        return replace(problem, N=min(1, problem.N), size=(1, 1, images * d * h * w))
-    return replace(problem, size=(1, 1, d * h * w))
+        return problem.changed(N=min(1, problem.N), size=(1, 1, images * d * h * w))
+    return problem.changed(size=(1, 1, d * h * w))
 
 
 def ungrouped(problem: Problem) -> Problem:

@@ -8,7 +8,8 @@ hold for current cores. The costs of single parts were measured on one thread of
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.kernels import schedule
@@ -60,12 +61,40 @@ class Tiling(NamedTuple):
     chunk: int  # see Estimate
 
 
-def tiles(problem: Problem) -> list[tuple[int, int, int]]:
-    """The extents (output planes, output rows, output columns) of load tiles to choose from.
+class Near(NamedTuple):
+    """The choice for a near size, from which another size takes over its method and tiling."""
+
+    method: Any
+    geometry: Geometry
+    estimate: Estimate
+    flops: int  # of the near size
+
+
+def priced(
+    found: Iterable[Geometry],
+    price: Callable[[Geometry], Estimate],
+    problem: Problem,
+    near: Near | None,
+) -> list[tuple[Estimate, Geometry]]:
+    """Each of the tilings `found` with its estimate; if it is taken over from a near size, with
+    that of the near size, in proportion to the work.
+    """
+    if near is None:
+        return [(price(g), g) for g in found]
+    cycles, chunk, packing = near.estimate
+    share = problem.flops / max(1, near.flops)
+    return [(Estimate(packing + (cycles - packing) * share, chunk, packing), g) for g in found]
+
+
+def tiles(problem: Problem, near: Near | None = None) -> list[tuple[int, int, int]]:
+    """The extents (output planes, output rows, output columns) of load tiles to choose from; that
+    one of them alone which a `near` size chose, if it is given.
 
     A tile has several planes only if it has all rows and columns of each.
     """
     _, p, q = problem.output
+    if near is not None:
+        return [like(problem, near.geometry)]
     found = set()
     for pixels in TILE_PIXELS:
         columns = balanced(q, pixels)
@@ -73,6 +102,26 @@ def tiles(problem: Problem) -> list[tuple[int, int, int]]:
             planes = max(1, pixels // (p * q)) if (rows, columns) == (p, q) else 1
             found.add((min(planes, plane_count(problem)), rows, columns))
     return sorted(found)
+
+
+def like(problem: Problem, near: Geometry) -> tuple[int, int, int]:
+    """The extents of load tiles of about as many rows and pixels as those of `near`."""
+    _, p, q = problem.output
+    columns = balanced(q, *at_least(TILE_PIXELS, near.tile_q))
+    (area,) = at_least(TILE_PIXELS, near.tile_p * near.tile_q)
+    rows = balanced(p, area // columns) if near.tile_p > 1 or near.P == 1 else 1
+    planes = 1
+    if near.tile_n > 1 and (rows, columns) == (p, q):
+        (pixels,) = at_least(TILE_PIXELS, near.tile_n * area)
+        planes = min(plane_count(problem), max(1, pixels // (p * q)))
+    return planes, rows, columns
+
+
+def at_least(choices: Iterable[int], extent: int) -> tuple[int]:
+    """The smallest of `choices`, in rising order, from which a tile of `extent` may come; `extent`
+    itself if it comes from none.
+    """
+    return (next((most for most in choices if most >= extent), extent),)
 
 
 def long_tiles(problem: Problem) -> list[tuple[int, int, int]]:

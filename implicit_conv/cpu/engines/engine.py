@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from implicit_conv.arrays.arrays import Array, Binding, numpy_dtype
+from implicit_conv.arrays.arrays import Array, Binding, numpy_dtype, ordered
 from implicit_conv.arrays.integers import check_activation
 from implicit_conv.cache import cached_property
 from implicit_conv.cpu.candidates.candidate import Candidate, Formats, Method, Query, Request
@@ -19,12 +19,24 @@ from implicit_conv.cpu.engines.runner import Runner, parse_out_dtype
 from implicit_conv.cpu.machine.arch import CpuArch, cpu_arch
 from implicit_conv.cpu.plan import planner
 from implicit_conv.cpu.plan.planner import Choice
-from implicit_conv.cpu.run.call import Arrays, Call, CallForm, bits, blank, stand_in
+from implicit_conv.cpu.run.call import (
+    Arrays,
+    Call,
+    CallForm,
+    bits,
+    blank,
+    ordered_bits,
+    stand_in,
+)
 from implicit_conv.cpu.run.packed import PackedFilter, PlainOrder
 from implicit_conv.errors import PlanError
 from implicit_conv.kernels.geometry import Epilogue
 from implicit_conv.kernels.preparation import imports, prepare
-from implicit_conv.problem.options import Activation, activation_kind, parse_activation
+from implicit_conv.problem.options import (
+    Activation,
+    activation_kind,
+    parse_activation,
+)
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import Load
 
@@ -237,19 +249,22 @@ class CpuEngine(Runner):
 
     def _views(self, binding: Binding) -> tuple[CallForm, Arrays]:
         """The form of a call, and arrays of these strides as methods take them."""
-        problem, view, order = self.problem, self.best.problem, self.best_packed.packed
+        problem, view = self.problem, self.best.problem
         w, axes = None, view.filter_axes
         if binding.w is not None:
             w = blank(self.w_shape, problem.filter_dtype, binding.w)
-        elif isinstance(order, PlainOrder):
+        elif isinstance(order := self.best_packed.packed, PlainOrder):
             w, axes = np.empty(order.shape, numpy_dtype(order.dtype)), order.axes
         form = CallForm(view, self.y_shape, numpy_dtype(self.y_dtype), axes)
-        x = stand_in(self.x_shape, problem.dtype, binding.x)
-        y = stand_in(self.y_shape, self.y_dtype, binding.y)
         residual = None
         if binding.residual is not None:
             residual = stand_in(self.y_shape, self.residual_dtype, binding.residual)
-        return form, form.arrays(x, w, y, residual)
+        return form, Arrays(
+            ordered_bits(self.x_shape, problem.dtype, binding.x, view.axes),
+            None if w is None else ordered(bits(w), axes),
+            ordered_bits(self.y_shape, self.y_dtype, binding.y, view.axes),
+            None if residual is None else ordered(residual, view.axes),
+        )
 
     def bound(self, binding: Binding) -> Call:
         """A call of the first candidate that accepts the strides.
@@ -259,6 +274,12 @@ class CpuEngine(Runner):
         PlanError
             There is none.
         """
+        bind, *arguments = self.launches(binding)
+        call: Call = prepare(bind, *arguments)
+        return call
+
+    def launches(self, binding: Binding) -> tuple[Any, ...]:
+        """The function that makes the call of `bound`, and its arguments."""
         form, arrays = self._views(binding)
         first = self.best_packed if binding.w is None else self.best
         order = self._in_order(first)
@@ -269,7 +290,7 @@ class CpuEngine(Runner):
             needs = first.method.needs
             LOG.debug("%s runs, because %s needs %s", candidate.name, first.name, needs)
         bind, epilogue = candidate.method.bind, self._epilogue(binding)
-        return prepare(bind, candidate, form, arrays, epilogue, self.formats)
+        return bind, candidate, form, arrays, epilogue, self.formats
 
     def _epilogue(self, binding: Binding) -> Epilogue:
         """What calls of the binding do to sums: with a scale, it adds the bias too."""

@@ -8,6 +8,7 @@ only into one that has all features which the function needs.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection
 from typing import NamedTuple
 
@@ -116,6 +117,8 @@ def check_target(target: Target) -> None:
     )
 
 
+_system = functools.cache(System)
+
 WITHOUT_KERNELS = (
     "Without kernels only algorithm='gemm_im2col' works, for float32 and float64 with no "
     "activation, a relu or a clamp"
@@ -140,7 +143,7 @@ def check_enabled(compiler: str = TRANSLATOR) -> None:
                 "compiler='njit' needs Numba's compiler, but NUMBA_DISABLE_JIT is set; unset it, "
                 "set numba.config.DISABLE_JIT = 0, or use compiler='translator'"
             )
-    if not System().executable():
+    if not _system().executable():
         raise PlanError(
             "this process may not make memory executable (mprotect refuses PROT_EXEC), so no "
             "compiled kernel can be loaded; allow it where that is forbidden: remove systemd's "

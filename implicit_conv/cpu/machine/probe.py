@@ -7,6 +7,7 @@ An answer that the system does not give is None.
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import mmap
 import platform
@@ -80,12 +81,17 @@ class System:
     @property
     def c(self) -> Any:
         """The C library."""
-        return self.library or ctypes.CDLL(None)
+        return self.library or _c_library()
 
     @property
     def is_arm(self) -> bool:
         """Whether it is 64-bit Arm."""
         return self.machine in ("aarch64", "arm64")
+
+
+@functools.cache
+def _c_library() -> Any:
+    return ctypes.CDLL(None)
 
 
 def arm_features(system: System) -> frozenset[str]:

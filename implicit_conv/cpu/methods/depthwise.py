@@ -25,7 +25,9 @@ from implicit_conv.cpu.candidates.tiling import (
     LOADS_PER_CYCLE,
     TILE_PIXELS,
     Estimate,
+    Near,
     balanced,
+    priced,
     rounded_up,
     stored_bytes,
     thread_count,
@@ -128,7 +130,7 @@ class Depthwise(KernelMethod):
         else:
             variants.insert(0, cls(in_place=True))
         for method in variants:
-            costs = tilings(view, arch, method.in_place)
+            costs = tilings(view, arch, method.in_place, near=request.near)
             yield from ranked(method, "depthwise", problem, view, arch, costs, request)
 
     def fallbacks(self, c: Candidate, limit: float = math.inf) -> Iterator[Candidate]:
@@ -221,13 +223,18 @@ def reads_in_place(problem: Problem, arch: CpuArch) -> bool:
 
 
 def tilings(
-    view: Problem, arch: CpuArch, in_place: bool, block: int = 0
+    view: Problem, arch: CpuArch, in_place: bool, block: int = 0, near: Near | None = None
 ) -> list[tuple[Estimate, Geometry]]:
-    """Tilings of `view`, each with its estimate; with `block`, those with blocks of that size."""
-    return [(estimate(view, arch, g, in_place), g) for g in geometries(view, arch, in_place, block)]
+    """Tilings of `view`, each with its estimate; with `block`, those with blocks of that size, and
+    the one most like `near`.
+    """
+    found = geometries(view, arch, in_place, block, near)
+    return priced(found, lambda g: estimate(view, arch, g, in_place), view, near)
 
 
-def geometries(problem: Problem, arch: CpuArch, in_place: bool, block: int = 0) -> list[Geometry]:
+def geometries(
+    problem: Problem, arch: CpuArch, in_place: bool, block: int = 0, near: Near | None = None
+) -> list[Geometry]:
     """Tilings of images, rows, columns and blocks of channels; with `block`, of that size alone."""
     lanes = arch.lanes(problem.itemsize)
     whole = rounded_up(problem.C, lanes)
@@ -236,7 +243,7 @@ def geometries(problem: Problem, arch: CpuArch, in_place: bool, block: int = 0) 
         blocks = {size for size in blocks if not 0 < problem.C % size < lanes} or {whole}
     if block:
         blocks = {block}
-    return block_tilings(problem, arch, {(size, size) for size in blocks}, in_place)
+    return block_tilings(problem, arch, {(size, size) for size in blocks}, in_place, near=near)
 
 
 def channel_blocks(extent: int, lanes: int) -> set[int]:
@@ -259,10 +266,16 @@ def block_tilings(
     blocks: set[tuple[int, int]],
     in_place: bool,
     step_w: int | None = None,
+    near: Near | None = None,
 ) -> list[Geometry]:
     """Tilings with blocks of (channels, filters) whose scratch memory fits its share of L2."""
     lanes = arch.lanes(problem.itemsize)
     pixels = register_pixels(arch)
+    extents = {*tiles(problem, near)}
+    if near is not None:
+        blocks = blocks & {(near.geometry.tile_c, near.geometry.tile_k)} or blocks
+    elif in_place:
+        extents.update(narrow_tiles(problem, arch))
     found = [
         geometry(
             problem,
@@ -272,7 +285,7 @@ def block_tilings(
             tile_k=filters,
             step_w=step_w,
         )
-        for tile in sorted({*tiles(problem), *(narrow_tiles(problem, arch) if in_place else ())})
+        for tile in sorted(extents)
         for channels, filters in sorted(blocks)
     ]
     limit = arch.l2_bytes * BUFFER_SHARE

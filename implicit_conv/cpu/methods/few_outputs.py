@@ -35,8 +35,10 @@ from implicit_conv.cpu.candidates.tiling import (
     ITEM_CYCLES,
     UNALIGNED_LOAD_CYCLES,
     Estimate,
+    Near,
     balanced,
     divide,
+    priced,
     stored_bytes,
     stream_cycles,
     thread_count,
@@ -93,7 +95,8 @@ class FewOutputs(KernelMethod):
             yield Refusal(cls.name, reason)
             return
         view = rows_of_channels(summed)
-        costs = [(estimate(view, arch, g), g) for g in geometries(view, arch)]
+        found = geometries(view, arch, request.near)
+        costs = priced(found, lambda g: estimate(view, arch, g), view, request.near)
         threads = thread_count(view, arch)
         yield from ranked(cls(), algorithm, problem, view, arch, costs, request, threads)
 
@@ -203,7 +206,7 @@ def rows_of_channels(problem: Problem) -> Problem:
     )
 
 
-def geometries(view: Problem, arch: CpuArch) -> list[Geometry]:
+def geometries(view: Problem, arch: CpuArch, like: Near | None = None) -> list[Geometry]:
     """Tilings of the row of pixels, for register tiles of 1, 2, 4, ... pixels.
 
     All channels of a work item's pixels fit in half of L2, since each group of filters reads them.
@@ -211,8 +214,9 @@ def geometries(view: Problem, arch: CpuArch) -> list[Geometry]:
     lanes = arch.lanes(view.itemsize)
     near = int(arch.l2_bytes * BUFFER_SHARE) // (view.C * view.itemsize)
     found = set()
-    pixels = 1
-    while pixels <= min(lanes, view.output[-1]):
+    pixels = 1 if like is None else like.geometry.tile_m
+    most = lanes if like is None else pixels
+    while pixels <= min(most, view.output[-1]):
         filters = lanes // pixels
         panel = schedule.ceil_div(balanced(view.K, PANEL_FILTERS), filters) * filters
         for share in (1, 2, 4, 8):

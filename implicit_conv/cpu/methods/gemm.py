@@ -90,7 +90,9 @@ class Gemm(KernelMethod):
         algorithm = request.gemm_algorithm(problem)
         if algorithm is None:
             return
-        flat = algorithm == "pointwise"
+        near, flat = request.near, algorithm == "pointwise"
+        if near is not None and near.method.flat != flat:
+            flat = False
         summed, channels, multiplier = summed_view(problem, arch)
         view = flattened(summed) if flat else summed
         pixels = view.N * math.prod(view.output)
@@ -100,9 +102,11 @@ class Gemm(KernelMethod):
         skips = not (request.strict or inverts_signs(problem, channels))
         if skips and reads_around_padding(view, arch):
             variants = [True, False]
+        if near is not None and not near.method.in_place:
+            variants = [False]
         for in_place in variants:
             method = cls(in_place, flat, channels, multiplier)
-            costs = tilings(view, arch, in_place, multiplier)
+            costs = tilings(view, arch, in_place, multiplier, request.near)
             yield from ranked(method, algorithm, problem, view, arch, costs, request)
 
     def fallbacks(self, c: Candidate, limit: float = math.inf) -> Iterator[Candidate]:

@@ -21,8 +21,10 @@ from implicit_conv.cpu.candidates.tiling import (
     PACK_CYCLES,
     TRANSPOSE_CYCLES,
     Estimate,
+    Near,
     divide,
     long_tiles,
+    priced,
     rounded_up,
     store_cycles,
     stream_cycles,
@@ -99,11 +101,16 @@ def _channels_and_blocks(problem: Problem) -> tuple[int, int]:
 
 
 def tilings(
-    view: Problem, arch: CpuArch, in_place: bool, multiplier: str = ""
+    view: Problem,
+    arch: CpuArch,
+    in_place: bool,
+    multiplier: str = "",
+    near: Near | None = None,
 ) -> list[tuple[Estimate, Geometry]]:
-    """Tilings of `view`, each with its estimate."""
+    """Tilings of `view`, or the one most like `near`, each with its estimate."""
     arch = tiled(arch, multiplier)
-    return [(estimate(view, arch, g, in_place), g) for g in geometries(view, arch, in_place)]
+    found = geometries(view, arch, in_place, near)
+    return priced(found, lambda g: estimate(view, arch, g, in_place), view, near)
 
 
 def tiled(arch: CpuArch, multiplier: str) -> CpuArch:
@@ -111,12 +118,17 @@ def tiled(arch: CpuArch, multiplier: str) -> CpuArch:
     return replace(arch, tile_pixels=TILE_PIXELS.get(multiplier, arch.tile_pixels))
 
 
-def geometries(problem: Problem, arch: CpuArch, in_place: bool) -> list[Geometry]:
+def geometries(
+    problem: Problem, arch: CpuArch, in_place: bool, near: Near | None = None
+) -> list[Geometry]:
     """Tilings whose row buffers fit their share of L2; if none does, the smallest of all."""
     lanes = arch.lanes(problem.itemsize)
     block = spread_block(problem, arch)
     # With few channels rows are buffered without gaps: all taps of a filter row are then one run.
     plain_rows = problem.stride[-1] > 1 and is_gapless(problem) and block < lanes
+    choices = tiles(problem, near)
+    if near is None and block < lanes:
+        choices += long_tiles(problem)
     found = [
         geometry(
             problem,
@@ -126,7 +138,7 @@ def geometries(problem: Problem, arch: CpuArch, in_place: bool) -> list[Geometry
             tile_k=2 * lanes,
             step_w=1 if plain_rows else None,
         )
-        for tile in [*tiles(problem), *(long_tiles(problem) if block < lanes else [])]
+        for tile in choices
     ]
     if in_place:
         return found

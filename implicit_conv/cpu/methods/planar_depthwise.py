@@ -28,7 +28,10 @@ from implicit_conv.cpu.candidates.tiling import (
     ITEMS_PER_THREAD,
     PLANE_ROW_CYCLES,
     Estimate,
+    Near,
+    at_least,
     balanced,
+    priced,
     thread_count,
 )
 from implicit_conv.cpu.machine.arch import CpuArch
@@ -57,6 +60,8 @@ CHANNELS = 64  # channels of a work item at most
 TAP_CYCLES = 0.6  # cycles per vector of pixels and tap
 VECTOR_CYCLES = 3  # fixed cycles per vector of pixels: loop ends and clamp
 CALL_CYCLES = 30  # fixed cycles per plane: the call of a microkernel
+
+TILE_ROWS = (8, 16, 32, 64, 128)  # output rows of a load tile: choices
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,8 @@ class PlanarDepthwise(KernelMethod):
         if reason:
             yield Refusal(cls.name, reason)
             return
-        costs = [(estimate(view, arch, g), g) for g in geometries(view, arch)]
+        found = geometries(view, arch, request.near)
+        costs = priced(found, lambda g: estimate(view, arch, g), view, request.near)
         yield from ranked(cls(), "depthwise", problem, view, arch, costs, request)
 
     def layout(self, c: Candidate) -> PlanarDepthwiseLayout:
@@ -154,10 +160,11 @@ def refusal(problem: Problem, arch: CpuArch, request: Request) -> str:
     return ""
 
 
-def geometries(problem: Problem, arch: CpuArch) -> list[Geometry]:
+def geometries(problem: Problem, arch: CpuArch, near: Near | None = None) -> list[Geometry]:
     """Tilings of one channel and image into rows whose input fits its share of L1."""
     _, p, q = problem.output
-    extents = {(1, balanced(p, rows), balanced(q, 1024)) for rows in (8, 16, 32, 64, 128)}
+    choices = TILE_ROWS if near is None else at_least(TILE_ROWS, near.geometry.tile_p)
+    extents = {(1, balanced(p, rows), balanced(q, 1024)) for rows in choices}
     found = [
         geometry(problem, tile=tile, tile_m=arch.tile_pixels, tile_c=1, tile_k=1)
         for tile in sorted(extents)

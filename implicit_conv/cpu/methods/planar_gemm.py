@@ -10,7 +10,7 @@ filters. With a 1x1 filter all pixels of a tile form one flat row, which is read
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -33,8 +33,11 @@ from implicit_conv.cpu.candidates.tiling import (
     TRANSPOSE_CYCLES,
     UNALIGNED_LOAD_CYCLES,
     Estimate,
+    Near,
+    at_least,
     balanced,
     divide,
+    priced,
     stream_cycles,
     thread_count,
 )
@@ -56,6 +59,7 @@ if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operands, Operator
 
 # Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11; see cpu/costs.py.
+ROW_TILES = (1, 2, 4, 8, 16, 32)  # register tiles of a load tile's rows or vectors: choices
 TILE_COLUMNS = (112, 48)  # output columns of a load tile, if whole rows are too long
 PLANES_SHARE = 0.6  # share of L2 that a load tile's planes may fill: every panel reads them
 FEW_FILTERS = 8  # filters of a register tile that leave registers for 3 vectors of pixels
@@ -99,7 +103,7 @@ class PlanarGemm(KernelMethod):
         reason = refusal(problem, algorithm)
         in_place = is_pointwise(problem) and not problem.channels_last
         view = flattened(problem) if in_place else problem
-        costs = [] if reason else tilings(view, arch, in_place)
+        costs = [] if reason else tilings(view, arch, in_place, request.near)
         if not reason and not costs:
             reason = f"a load tile of all {problem.C // problem.groups} channels does not fit in L2"
         if reason:
@@ -191,13 +195,17 @@ def unaligned_loads(arch: CpuArch) -> float:
     return 2 + arch.vector_bits / 256
 
 
-def tilings(problem: Problem, arch: CpuArch, in_place: bool) -> list[tuple[Estimate, Geometry]]:
+def tilings(
+    problem: Problem, arch: CpuArch, in_place: bool, near: Near | None = None
+) -> list[tuple[Estimate, Geometry]]:
     """Tilings with their estimates."""
-    found = geometries(problem, arch, in_place)
-    return [(estimate(problem, arch, g, in_place), g) for g in found]
+    found = geometries(problem, arch, in_place, near)
+    return priced(found, lambda g: estimate(problem, arch, g, in_place), problem, near)
 
 
-def geometries(problem: Problem, arch: CpuArch, in_place: bool) -> list[Geometry]:
+def geometries(
+    problem: Problem, arch: CpuArch, in_place: bool, near: Near | None = None
+) -> list[Geometry]:
     """Tilings of single images whose input fits in L2 with all channels."""
     _, p, q = problem.output
     lanes = arch.lanes(problem.itemsize)
@@ -214,16 +222,28 @@ def geometries(problem: Problem, arch: CpuArch, in_place: bool) -> list[Geometry
     found = set()
     # A pixel that is read from beyond L2 should serve more filters.
     far = in_place and is_far(tiling(p, q, 1), problem.itemsize)
-    for most in (arch.tile_pixels,) if far else (arch.tile_pixels, FEW_FILTERS):
-        filters = balanced(problem.K // problem.groups, most)
+    sizes = (arch.tile_pixels,) if far else (arch.tile_pixels, FEW_FILTERS)
+    panels = {balanced(problem.K // problem.groups, most) for most in sizes}
+    if near is not None:
+        panels = panels & {near.geometry.tile_k} or panels
+    for filters in panels:
         whole = tiling(p, q, filters)
         rows = schedule.pixel_rows(whole)
-        steps = [1, 2, *(rows * tiles for tiles in (1, 2, 4, 8, 16, 32))]
+        steps: Sequence[int] = sorted({1, 2, *(rows * tiles for tiles in ROW_TILES)})
         if in_place:  # one row, whose tiles have whole vectors except the last
             vectors = int(schedule.ceil_div(q, lanes))
-            extents = {(1, balanced(vectors, step) * lanes) for step in (*steps, 3 * rows)}
+            steps = sorted({*steps, 3 * rows})
+            if near is not None:
+                steps = at_least(steps, int(schedule.ceil_div(near.geometry.tile_q, lanes)))
+            extents = {(1, balanced(vectors, step) * lanes) for step in steps}
         else:
             columns = (q,) if schedule.is_single_tap(whole) else (q, *TILE_COLUMNS)
+            if near is not None:
+                steps = at_least(steps, near.geometry.tile_p)
+                if near.geometry.tile_q < near.geometry.Q:
+                    columns = at_least(TILE_COLUMNS[::-1], near.geometry.tile_q)
+                else:
+                    columns = (q,)
             extents = {(balanced(p, i), balanced(q, j)) for i in steps for j in columns}
         found |= {tiling(*extent, filters) for extent in extents}
     limit = arch.l2_bytes * PLANES_SHARE

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, ClassVar
 from implicit_conv.cpu.candidates.candidate import Candidate, Refusal, Request, Serves, Words
 from implicit_conv.cpu.candidates.kernel_method import KernelMethod, ranked
 from implicit_conv.cpu.candidates.problem_views import ungrouped, widened
-from implicit_conv.cpu.candidates.tiling import FMAS_PER_CYCLE, PACK_CYCLES, Estimate
+from implicit_conv.cpu.candidates.tiling import (
+    FMAS_PER_CYCLE,
+    PACK_CYCLES,
+    Estimate,
+    Near,
+    priced,
+)
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.methods.depthwise import (
     block_tilings,
@@ -66,7 +72,8 @@ class SmallGroups(KernelMethod):
             return
         view = ungrouped(view)
         group = group_of(problem)
-        costs = [(estimate(view, arch, g, group[0]), g) for g in geometries(view, arch, group)]
+        found = geometries(view, arch, group, request.near)
+        costs = priced(found, lambda g: estimate(view, arch, g, group[0]), view, request.near)
         yield from ranked(cls(), algorithm, problem, view, arch, costs, request)
 
     def layout(self, c: Candidate) -> DepthwiseLayout:
@@ -120,14 +127,17 @@ def refusal(problem: Problem, lanes: int) -> str:
     return ""
 
 
-def geometries(problem: Problem, arch: CpuArch, group: tuple[int, int]) -> list[Geometry]:
+def geometries(
+    problem: Problem, arch: CpuArch, group: tuple[int, int], near: Near | None = None
+) -> list[Geometry]:
     """Tilings of images, rows, columns and blocks of groups."""
     channels, filters = group
     blocks = channel_blocks(problem.K, arch.lanes(problem.itemsize))
     # Rows are buffered without gaps if taps of a filter row then share vectors.
     by_row = problem.stride[-1] == 2 <= problem.kernel[-1] and problem.dilation[-1] == 1
     sizes = {(block // filters * channels, block) for block in blocks}
-    return block_tilings(problem, arch, sizes, in_place=False, step_w=1 if by_row else None)
+    step = 1 if by_row else None
+    return block_tilings(problem, arch, sizes, in_place=False, step_w=step, near=near)
 
 
 def estimate(problem: Problem, arch: CpuArch, g: Geometry, group_channels: int) -> Estimate:

@@ -21,7 +21,7 @@ from implicit_conv.cpu.candidates.candidate import Candidate, Refusal, Request, 
 from implicit_conv.cpu.candidates.kernel_method import ranked
 from implicit_conv.cpu.candidates.phrases import count
 from implicit_conv.cpu.candidates.problem_views import ROW_NEED, is_pointwise
-from implicit_conv.cpu.candidates.tiling import Estimate, thread_count
+from implicit_conv.cpu.candidates.tiling import Estimate, priced, thread_count
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.methods.gemm import Gemm, multiply_words, summed_view
 from implicit_conv.cpu.methods.gemm_tilings import estimate, geometries, tiled
@@ -71,10 +71,8 @@ class TransposedGemm(Gemm):
             return
         view = transposed(summed)
         machine = tiled(arch, multiplier)
-        costs = [
-            (per_image(summed, view, machine, g), g)
-            for g in geometries(view, machine, in_place=True)
-        ]
+        found = geometries(view, machine, True, request.near)
+        costs = priced(found, lambda g: per_image(summed, view, machine, g), view, request.near)
         method = cls(channels=channels, multiplier=multiplier)
         threads = thread_count(view, arch)
         yield from ranked(method, "pointwise", problem, view, arch, costs, request, threads)

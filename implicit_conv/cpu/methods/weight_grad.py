@@ -42,6 +42,7 @@ from implicit_conv.cpu.candidates.tiling import (
     MEMORY_BYTES_PER_CYCLE,
     TRANSPOSE_CYCLES,
     Estimate,
+    Near,
     balanced,
     plane_count,
     rounded_up,
@@ -121,7 +122,7 @@ class WeightGrad(KernelMethod):
             view = exchanged(view)
         joined = is_joined(view, arch)
         method = cls(reads_in_place(view) and not joined, joined, swapped)
-        costs = tilings(view, arch, method)
+        costs = tilings(view, arch, method, request.near)
         yield from ranked(method, "implicit_gemm", problem, view, arch, costs, request)
 
     def fallbacks(self, c: Candidate, limit: float = math.inf) -> Iterator[Candidate]:
@@ -373,14 +374,20 @@ def part_count(problem: Problem) -> int:
     return max(1, min(MOST_PARTS, tiles // PART_TILES))
 
 
-def tilings(view: Problem, arch: CpuArch, method: WeightGrad) -> list[tuple[Estimate, Geometry]]:
-    """Tilings of `view`: channel blocks and chunks of panels, each with its estimate."""
+def tilings(
+    view: Problem, arch: CpuArch, method: WeightGrad, near: Near | None = None
+) -> list[tuple[Estimate, Geometry]]:
+    """Tilings of `view`: channel blocks and chunks of panels, each with its estimate; those of
+    `near`, if it is given.
+    """
     lanes = arch.lanes(view.itemsize)
     channels = max(1, view.C // view.groups)
     blocks = {
         min(channels, rounded_up(schedule.ceil_div(channels, parts), lanes))
         for parts in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
     }
+    if near is not None:
+        blocks = {near.geometry.tile_c}
     found = []
     for block in sorted(blocks):
         g = geometry(
@@ -393,6 +400,8 @@ def tilings(view: Problem, arch: CpuArch, method: WeightGrad) -> list[tuple[Esti
         )
         panels = max(1, schedule.panel_count(g))
         chunks = {schedule.ceil_div(panels, parts) for parts in (1, 2, 3, 4, 6, 8, 16, 32, 64)}
+        if near is not None:
+            chunks = {min(near.estimate.chunk, panels)}
         found += [(estimate(view, arch, g, chunk, method), g) for chunk in sorted(chunks)]
     return found
 

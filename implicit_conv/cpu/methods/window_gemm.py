@@ -73,7 +73,7 @@ class WindowGemm(Gemm):
             yield Refusal(cls.name, reason)
             return
         view = windows_view(problem)
-        costs = tilings(view, arch, in_place=False)
+        costs = tilings(view, arch, in_place=False, near=request.near)
         yield from ranked(cls(), "implicit_gemm", problem, view, arch, costs, request)
 
     def fallbacks(self, c: Candidate, limit: float = math.inf) -> Iterator[Candidate]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from implicit_conv.cpu.candidates.candidate import (
@@ -44,8 +44,10 @@ from implicit_conv.cpu.candidates.tiling import (
     PACK_CYCLES,
     TRANSPOSE_CYCLES,
     Estimate,
+    Near,
     divide,
     plane_count,
+    priced,
     rounded_up,
     store_cycles,
     stream_cycles,
@@ -116,13 +118,13 @@ class Winograd(KernelMethod):
             if not request.admits(method.algorithm):
                 continue
             reason = method.refusal(problem)
-            costs = [] if reason else method.tilings(problem, arch)
+            view = problem if reason else method.view(problem)
+            costs = [] if reason else method.tilings(view, arch, request.near)
             if not reason and not costs:
                 reason = f"it needs more than {SCRATCH_BYTES >> 20} MiB of scratch memory a thread"
             if reason:
                 yield Refusal(method.algorithm, reason)
                 continue
-            view = method.view(problem)
             yield from ranked(method, method.algorithm, problem, view, arch, costs, request)
 
     def refusal(self, problem: Problem) -> str:
@@ -143,24 +145,28 @@ class Winograd(KernelMethod):
         read them, and an infinity among them would show in all outputs of a tile.
         """
         view = widened(problem)
-        crops = tuple(min(0, pad) for pad in view.pad_hi)
-        added = (0, *((rounded_up(out, self.m) - out) * self.stride for out in view.output[1:]))
-        return replace(
-            view,
+        crops = [min(0, pad) for pad in view.pad_hi]
+        added = (0, *[-out % self.m * self.stride for out in view.output[1:]])
+        return view.changed(
             size=tuple(map(operator.add, view.size, crops)),
             pad_hi=tuple(map(sum, zip(view.pad_hi, map(operator.neg, crops), added, strict=True))),
         )
 
-    def tilings(self, problem: Problem, arch: CpuArch) -> list[tuple[Estimate, Geometry]]:
-        """Tilings into whole m x m tiles whose scratch memory is small enough, with estimates."""
-        view, m = self.view(problem), self.m
+    def tilings(
+        self, view: Problem, arch: CpuArch, near: Near | None = None
+    ) -> list[tuple[Estimate, Geometry]]:
+        """Tilings of `view` into whole m x m tiles whose scratch memory is small enough, with
+        estimates.
+        """
+        m = self.m
         lanes = arch.lanes(view.itemsize)
         _, p, q = view.output
         found = set()
-        for _, *extent in tiles(view):
+        for planes, *extent in tiles(view, near):
             rows, columns = (rounded_up(size, m) for size in extent)
-            found.add((1, rows, columns))
-            if (rows, columns) == (p, q):  # several planes, so that more tiles use a panel
+            found.add((1 if near is None else planes, rows, columns))
+            # Several planes, so that more tiles use a panel.
+            if (rows, columns) == (p, q) and near is None:
                 per_plane = p * q // m**2
                 most = plane_count(view)
                 found |= {(max(1, min(most, t // per_plane)), p, q) for t in TILES}
@@ -170,11 +176,12 @@ class Winograd(KernelMethod):
             )
             for tile in sorted(found)
         ]
-        return [
-            (self.estimate(view, arch, g), g)
+        fitting = [
+            g
             for g in geometries
             if self._sizes(g, view.itemsize, lanes).scratch(packs=False).total <= SCRATCH_BYTES
         ]
+        return priced(fitting, lambda g: self.estimate(view, arch, g), view, near)
 
     def _sizes(self, g: Geometry, itemsize: int, lanes: int, chunk: int = 1) -> WinogradLayout:
         return WinogradLayout(g, itemsize, lanes, chunk, m=self.m)

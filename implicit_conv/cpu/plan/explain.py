@@ -13,6 +13,7 @@ from implicit_conv.cpu.plan.planner import Choice
 from implicit_conv.kernels.cpu.runtime.active_threads import borrowed_name
 from implicit_conv.kernels.sources import NJIT
 
+NEAR = "taken over from the choice for a near size, {}; plan_* functions search for this one"
 WIDTH = 119  # characters of a line at most; a longer value continues under its start
 
 
@@ -42,6 +43,7 @@ def _chosen(
         "estimate": _estimate(c, clock),
         **({"packed": _packed(packed, clock)} if packed is not c else {}),
         **({"tuned": choice.tuned} if choice.tuned else {}),
+        **({"near": NEAR.format(choice.near)} if choice.near else {}),
     }
     return (_wrapped(f"{name:12}", value) for name, value in rows.items())
 

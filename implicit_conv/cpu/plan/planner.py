@@ -1,11 +1,22 @@
-"""The CPU planner: the candidates of all methods, cheapest first. It sees shapes, not arrays."""
+"""The CPU planner: the candidates of all methods, cheapest first. It sees shapes, not arrays.
+
+Problems that differ in their sizes alone, the batch and the spatial extents, are of one kind. Sizes
+are near if they differ by less than a factor of two along each axis, and then the choice for one
+serves another, so that a kind is searched once for each such range: a search asks all methods for
+all their tilings, which takes milliseconds. What is taken over is the method and about the extents
+of its load tile; all that depends on a size is derived anew.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
-from typing import NamedTuple
+from operator import attrgetter
+from typing import Any, NamedTuple
 
+from implicit_conv.cache import KINDS
 from implicit_conv.cpu.candidates.candidate import Candidate, Method, Query, Refusal, Request
+from implicit_conv.cpu.candidates.tiling import Estimate, Near
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.methods.depthwise import Depthwise
 from implicit_conv.cpu.methods.few_outputs import FewOutputs
@@ -18,9 +29,11 @@ from implicit_conv.cpu.methods.transposed_gemm import TransposedGemm
 from implicit_conv.cpu.methods.weight_grad import WeightGrad, WeightGradLanes
 from implicit_conv.cpu.methods.window_gemm import WindowGemm
 from implicit_conv.cpu.methods.winograd import LargeWinograd, Winograd
-from implicit_conv.cpu.plan import tuning_cache
 from implicit_conv.cpu.run.call import Arrays
 from implicit_conv.errors import PlanError
+from implicit_conv.kernels.disk import store
+from implicit_conv.kernels.disk_folder import CHOICE
+from implicit_conv.kernels.preparation import imports
 from implicit_conv.problem.options import ALGORITHMS, PRECISIONS
 from implicit_conv.problem.parse import choice
 from implicit_conv.problem.problem import Problem
@@ -41,20 +54,35 @@ METHODS: tuple[type[Method], ...] = (
     Im2col,
 )
 
+# What problems of one kind have in common.
+FIXED = attrgetter(
+    *("C", "K", "groups", "kernel", "stride", "dilation", "pad_lo", "pad_hi"),
+    *("dtype", "layout", "weight_layout", "padding_mode", "batched", "w_dtype", "wide"),
+)
+
 CLEAR = 0.98  # of two estimates, a ratio that tells them apart
 
 WEIGHT_GRADIENTS: tuple[type[Method], ...] = (WeightGrad, WeightGradLanes)
 
 
+@imports
+def _tuning_cache() -> Any:
+    from implicit_conv.cpu.plan import tuning_cache
+
+    return tuning_cache
+
+
 class Choice(NamedTuple):
     """The candidates, best first, and the refusals.
 
-    `tuned` says in words what was measured, if the first candidate was chosen by `tuning`.
+    `tuned` says in words what was measured, if the first candidate was chosen by `tuning`; `near`
+    says from which size the only one was taken over, if it was.
     """
 
     candidates: tuple[Candidate, ...]
     refusals: tuple[Refusal, ...]
     tuned: str = ""
+    near: str = ""
 
     @property
     def best(self) -> Candidate:
@@ -87,25 +115,45 @@ def plan(
         As `estimated`.
     """
     query = Query(problem, arch, request, arrays, methods)
-    choice = estimated(query)
-    measured = tuning_cache.load(entry(query))
+    measured = None
+    if request.searches or has_choices():
+        measured = _tuning_cache().load(entry(query))
     if measured is None:
-        return choice
+        return estimated(query) if request.searches else _of_kind(query)
+    choice = estimated(query)
     for c in estimated(wide(query)).candidates:
-        if tuning_cache.name_of(c) == measured.candidate:
+        if _tuning_cache().name_of(c) == measured.candidate:
             others = (other for other in choice.candidates if other != c)
             return Choice((c, *others), choice.refusals, measured.words)
     return choice
 
 
+def _of_kind(query: Query) -> Choice:
+    """The choice for a near size of the same kind, or the candidates of `estimated`."""
+    key = key_of(query)
+    found = taken_over(query, key)
+    if found is not None:
+        c, size = found
+        return Choice((c,), (), near=size)
+    choice = estimated(query)
+    keep(query, key, choice.best)
+    return choice
+
+
 def wide(query: Query) -> Query:
     """`query` with as many tilings as are measured."""
-    return query._replace(request=replace(query.request, tilings=tuning_cache.TILINGS))
+    return query._replace(request=replace(query.request, tilings=_tuning_cache().TILINGS))
 
 
 def entry(query: Query) -> str:
     """The name under which a measured choice is kept; see `tuning_cache`."""
-    return tuning_cache.entry_of(_parsed(query))
+    name: str = _tuning_cache().entry_of(_parsed(query))
+    return name
+
+
+def has_choices() -> bool:
+    """Whether sizes may have been measured: by this process, or before it first asked."""
+    return store().has(CHOICE)
 
 
 def estimated(query: Query) -> Choice:
@@ -199,3 +247,60 @@ def workspace_error(least: int, request: Request) -> PlanError:
         f"precision {request.precision!r} needs at least {least} bytes of scratch memory and "
         f"packed filter; pass max_workspace={least} or more, or None for no limit"
     )
+
+
+def key_of(query: Query) -> Any:
+    """What near sizes of one kind have in common."""
+    problem, arch, request, _, methods = query
+    sizes = problem.N, *problem.size
+    return FIXED(problem), arch, request, methods, tuple(map(int.bit_length, sizes))
+
+
+def taken_over(query: Query, key: Any) -> tuple[Candidate, str] | None:
+    """The candidate that the choice for a near size gives, and that size in words; None if there is
+    none.
+    """
+    problem, _, request, arrays, _ = query
+    known = KINDS.get(key)
+    if known is None:
+        return None
+    c, size = known
+    found = like(c, problem, near(request, c))
+    if found is None or not (arrays is None or c.method.accepts(found, arrays)):
+        return None
+    fits = request.limit == math.inf or query.bytes_of(found) <= request.limit
+    return (found, size) if fits else None
+
+
+def keep(query: Query, key: Any, c: Candidate) -> None:
+    """Keep the choice for near sizes, if they may take it over."""
+    if may_serve(c, query.request):
+        KINDS.keep(key, (c, words(query.problem)))
+
+
+def may_serve(c: Candidate, request: Request) -> bool:
+    """Whether the choice `c` may serve near sizes.
+
+    A method without tilings is chosen anew for each size. So is, under precision "strict", one of
+    depthwise convolution, whose methods have several orders of sums.
+    """
+    return c.tiling is not None and not (request.strict and c.problem.groups == c.problem.C)
+
+
+def words(problem: Problem) -> str:
+    """The size of a problem in words."""
+    return f"{problem.N} x {'x'.join(map(str, problem.size))}"
+
+
+def near(request: Request, c: Candidate) -> Request:
+    """The request for a size that takes the choice `c` over."""
+    estimate = Estimate(c.cycles, c.chunk, c.packing)
+    return replace(request, near=Near(c.method, c.geometry, estimate, c.view.flops))
+
+
+def like(c: Candidate, problem: Problem, request: Request) -> Candidate | None:
+    """The candidate for a near size that is most like `c`; None if the method cannot run."""
+    for found in type(c.method).candidates(problem, c.arch, request):
+        if isinstance(found, Candidate) and found.method == c.method:
+            return found
+    return None

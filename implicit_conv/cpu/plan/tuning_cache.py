@@ -41,7 +41,7 @@ def entry_of(query: Query) -> str:
     # The clock is left out: some systems report the current one.
     machine = replace(arch, hertz=0.0), compiled_target()
     # Neither an activation nor a compiler changes which method is the fastest.
-    options = replace(request, activation="", compiler="")
+    options = replace(request, activation="", compiler="", searches=True)
     key = digest((versions(), machine, problem, options, strides, names))
     return key[:DIGITS] + CHOICE
 

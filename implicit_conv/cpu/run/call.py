@@ -15,6 +15,7 @@ import numpy as np
 from implicit_conv.arrays.arrays import Array, numpy_dtype, ordered
 from implicit_conv.arrays.integers import checked_bias
 from implicit_conv.kernels.cpu.runtime.pool import POOL
+from implicit_conv.problem.options import ITEMSIZES
 from implicit_conv.problem.problem import Problem
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ class Arrays(NamedTuple):
     residual: Array | None = None
 
 
+ELEMENT = np.zeros(1, np.int64)
+NOWHERE = ELEMENT.ctypes.data  # where arrays without memory begin
+UNSIGNED = {size: f"<u{size}" for size in (1, 2, 4, 8)}
 BITS = {size: np.dtype(name) for size, name in ((1, "u1"), (2, "u2"), (4, "f4"), (8, "f8"))}
 
 
@@ -75,11 +79,39 @@ def stand_in(shape: tuple[int, ...], dtype: str, strides: tuple[int, ...] | None
     """An array with these strides, or contiguous ones, and no memory of its own: its elements must
     not be read.
     """
-    element = np.zeros((1,) * len(shape), numpy_dtype(dtype))
-    strides = contiguous_strides(shape, element.itemsize) if strides is None else strides
-    return np.lib.stride_tricks.as_strided(element, shape, strides, writeable=False)
+    kind = numpy_dtype(dtype)
+    strides = contiguous_strides(shape, kind.itemsize) if strides is None else strides
+    return np.asarray(_Nowhere(UNSIGNED[kind.itemsize], shape, strides)).view(kind)
 
 
+def ordered_bits(
+    shape: tuple[int, ...], dtype: str, strides: tuple[int, ...], axes: tuple[int, ...]
+) -> Array:
+    """The `bits` of such a stand-in, `ordered` by `axes`."""
+    kind = BITS[ITEMSIZES[dtype]]
+    return np.asarray(
+        _Nowhere(
+            kind.str,
+            tuple([1 if axis < 0 else shape[axis] for axis in axes]),
+            tuple([0 if axis < 0 else strides[axis] for axis in axes]),
+        )
+    )
+
+
+class _Nowhere:
+    """An array whose elements are nowhere, as numpy imports it."""
+
+    def __init__(self, kind: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": kind,
+            "shape": shape,
+            "strides": strides,
+            "data": (NOWHERE, True),
+        }
+
+
+@functools.lru_cache(16)
 def _unwritten(size: int) -> mmap.mmap:
     """Zeros of a private mapping, which nobody can write."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
@@ -94,7 +126,7 @@ def blank(shape: tuple[int, ...], dtype: str, strides: tuple[int, ...]) -> Array
     low = sum(min(0, stride) * (size - 1) for size, stride in axes if size)
     high = sum(max(0, stride) * (size - 1) for size, stride in axes if size)
     kind = numpy_dtype(dtype)
-    size = high - low + kind.itemsize
+    size = 1 << (high - low + kind.itemsize - 1).bit_length()  # few sizes, so that mappings serve
     memory: Any = np.zeros(size, np.uint8) if os.name != "posix" else _unwritten(size)
     return np.ndarray(shape, kind, memory, -low, strides)
 

@@ -19,7 +19,7 @@ from implicit_conv.kernels.cpu.operator import Build, Operator
 from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.runtime.call import Depthwise as DepthwiseFields
 from implicit_conv.kernels.cpu.runtime.code import Code, code
-from implicit_conv.kernels.cpu.runtime.layout import tile_extents
+from implicit_conv.kernels.cpu.runtime.layout import Layout, tile_extents
 
 
 class Depthwise(Operator):
@@ -27,11 +27,12 @@ class Depthwise(Operator):
 
     rounds = True
 
-    def __init__(self, layout: DepthwiseLayout, lanes: int, build: Build) -> None:
+    def _size(self, layout: Layout, build: Build) -> None:
+        assert isinstance(layout, DepthwiseLayout)
         self.group = layout.group
         row = depthwise_row(layout.g, layout.in_place, layout.group[0])
         self._row = None if layout.by_columns else row
-        super().__init__(layout, lanes, build)
+        super()._size(layout, build)
         self.pieces = self._pieces() if layout.in_place and self._row else np.empty(0, np.int64)
         self.constant |= {
             "group_channels": layout.group[0],
@@ -41,6 +42,14 @@ class Depthwise(Operator):
     def _filter_fields(self, w: Any) -> dict[str, Any]:
         self._require(table.TRANSPOSE_FILTERS)
         return super()._filter_fields(w)
+
+    def _part_kind(self) -> Any:
+        if self.layout.in_place and self._row:  # kernels have slots in the order of their shapes
+            return self._row, tuple(row_shapes(self.g))
+        return self._row
+
+    def _extents(self) -> Any:
+        return frozenset(self._kernels())
 
     def _own_parts(self) -> dict[int, Code]:
         in_place, form = self.layout.in_place, self.form

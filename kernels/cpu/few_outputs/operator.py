@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.few_outputs.layout import FewOutputsLayout, RegisterTile
 from implicit_conv.kernels.cpu.operator import Build, Operator
 from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.runtime.code import Code, code
+from implicit_conv.kernels.cpu.runtime.layout import Layout
 
 
 class FewOutputs(Operator):
@@ -14,10 +17,14 @@ class FewOutputs(Operator):
 
     transposes = False
 
-    def __init__(self, layout: FewOutputsLayout, lanes: int, build: Build) -> None:
+    def _size(self, layout: Layout, build: Build) -> None:
+        assert isinstance(layout, FewOutputsLayout)
         self._tile_filters = layout.tile_filters
-        super().__init__(layout, lanes, build)
+        super()._size(layout, build)
         self.constant["tile_filters"] = layout.tile_filters
+
+    def _part_kind(self) -> Any:
+        return self.g.tile_m, self._tile_filters
 
     def _own_parts(self) -> dict[int, Code]:
         g, lanes = self.g, self.lanes

@@ -37,7 +37,21 @@ class Gemm(Operator):
     def __init__(self, layout: Layout, lanes: int, build: Build, multiplier: str = "") -> None:
         self.multiplier = multiplier  # "amx" or "matrices", if they multiply several pixels at once
         super().__init__(layout, lanes, build)
+
+    def _size(self, layout: Layout, build: Build) -> None:
+        super()._size(layout, build)
         self.constant["heads"] = isinstance(layout, GemmLayout) and layout.heads
+
+    def _part_kind(self) -> Any:
+        return self._is_far
+
+    def _extents(self) -> Any:
+        return tuple(register_tiles(self.g, self.layout.in_place))
+
+    @property
+    def _is_far(self) -> bool:
+        """Whether pixels are far apart in the caller's array, and are prefetched."""
+        return self.layout.in_place and not schedule.reads_padding(self.g)
 
     def _own_parts(self) -> dict[int, Code]:
         return self._multiply_parts(register_tiles(self.g, self.layout.in_place))
@@ -69,7 +83,6 @@ class Gemm(Operator):
         form, parts = self.form, {}
         module = "amx" if self.multiplier == "amx" else "microkernel"
         maker = f".gemm.compiled.{module}:make_microkernel"
-        far = self.layout.in_place and not schedule.reads_padding(self.g)
         for vectors in panel_widths(self.g, self.lanes):
             for groups, inner in tiles:
                 tile = RegisterTile(
@@ -83,7 +96,7 @@ class Gemm(Operator):
                     matrices=self.multiplier == "matrices",
                     integers=form.integers,
                     y=form.rounded if self.rounds and form.rounded != form.sums else "",
-                    far=far,
+                    far=self._is_far,
                     fresh=self.winograd > 0,
                 )
                 parts[table.microkernel_slot(vectors, groups, inner)] = code(maker, tile)
@@ -93,10 +106,10 @@ class Gemm(Operator):
 class WindowGemm(Gemm):
     """The window of an output column is a pixel of the buffer."""
 
-    def __init__(self, layout: GemmLayout, lanes: int, build: Build) -> None:
-        assert layout.window is not None
+    def _size(self, layout: Layout, build: Build) -> None:
+        assert isinstance(layout, GemmLayout) and layout.window is not None
         self.window = layout.window
-        super().__init__(layout, lanes, build)
+        super()._size(layout, build)
         self.constant |= {
             "channels": self.window.elements,
             "windows": Windows(self.window.before, self.window.columns),

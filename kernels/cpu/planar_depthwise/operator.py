@@ -15,7 +15,7 @@ from implicit_conv.kernels.cpu.planar_depthwise.layout import (
 from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.runtime.call import Input
 from implicit_conv.kernels.cpu.runtime.code import Code, code
-from implicit_conv.kernels.cpu.runtime.layout import tap_in_phase, tile_extents
+from implicit_conv.kernels.cpu.runtime.layout import Layout, tap_in_phase, tile_extents
 from implicit_conv.kernels.cpu.tile.storage import SIZES
 from implicit_conv.kernels.cpu.tile.variants import row_loads
 from implicit_conv.kernels.geometry import Geometry
@@ -35,14 +35,27 @@ class PlanarDepthwise(Operator):
     ) -> None:
         self.pixel_step = pixel_step
         super().__init__(layout, lanes, build)
+
+    def _size(self, layout: Layout, build: Build) -> None:
+        assert isinstance(layout, PlanarDepthwiseLayout)
+        super()._size(layout, build)
         self.constant["group_channels"] = layout.group[0]
+
+    def _part_kind(self) -> Any:
+        return plane_filter(self.g)
+
+    def _extents(self) -> Any:
+        return frozenset(self._heights()), bool(schedule.edge_columns(self.g))
 
     def _input(self, x: Any) -> Input:
         return super()._input(x)._replace(apart=self.pixel_step * SIZES[self.form.x])
 
-    def _own_parts(self) -> dict[int, Code]:
+    def _heights(self) -> set[int]:
+        """The heights of the register tiles of all load tiles."""
         extents = {rows for _, rows, _ in tile_extents(self.g)}
-        heights = {h for rows in extents for h in (min(rows, PLANE_ROWS), rows % PLANE_ROWS)} - {0}
+        return {h for rows in extents for h in (min(rows, PLANE_ROWS), rows % PLANE_ROWS)} - {0}
+
+    def _own_parts(self) -> dict[int, Code]:
         taps = plane_filter(self.g)
         parts = {
             table.PLANES + height: code(
@@ -53,7 +66,7 @@ class PlanarDepthwise(Operator):
                 self.itemsize,
                 self.fma,
             )
-            for height in heights
+            for height in self._heights()
         }
         parts[table.PACK_BLOCK] = code(
             ".planar_depthwise.compiled:make_pack_planes", self.lanes, self.form

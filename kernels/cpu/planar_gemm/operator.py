@@ -20,7 +20,7 @@ from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.runtime.call import Input
 from implicit_conv.kernels.cpu.runtime.call import PlanarGemm as PlanarGemmFields
 from implicit_conv.kernels.cpu.runtime.code import Code, code
-from implicit_conv.kernels.cpu.runtime.layout import tap_in_phase, tile_extents
+from implicit_conv.kernels.cpu.runtime.layout import Layout, tap_in_phase, tile_extents
 from implicit_conv.kernels.cpu.tile.storage import SIZES
 from implicit_conv.kernels.cpu.tile.variants import row_loads, transposes
 
@@ -30,10 +30,11 @@ class PlanarGemm(Operator):
 
     transposes = False
 
-    def __init__(self, layout: PlanarGemmLayout, lanes: int, build: Build) -> None:
+    def _size(self, layout: Layout, build: Build) -> None:
+        assert isinstance(layout, PlanarGemmLayout)
         self.pixels = layout
         self.stages_planes = not layout.channels_last
-        super().__init__(layout, lanes, build)
+        super()._size(layout, build)
         self.views = self._views()
         self.constant["planar_gemm"] = PlanarGemmFields(
             views=self.views.ctypes.data, filters_together=layout.channels_last
@@ -42,9 +43,18 @@ class PlanarGemm(Operator):
     def _input(self, x: Any) -> Input:
         return super()._input(x)._replace(apart=SIZES[self.form.x])
 
+    def _part_kind(self) -> Any:
+        return self.layout.in_place
+
+    def _extents(self) -> Any:
+        return frozenset(self._row_heights()), bool(schedule.edge_columns(self.g))
+
     def _own_parts(self) -> dict[int, Code]:
-        heights = self._heights({p for _, p, _ in tile_extents(self.g)})
-        return self._sums(heights, together=self.pixels.channels_last) | self._loads()
+        return self._sums(self._row_heights(), together=self.pixels.channels_last) | self._loads()
+
+    def _row_heights(self) -> set[int]:
+        """The heights of the register tiles of all load tiles."""
+        return self._heights({p for _, p, _ in tile_extents(self.g)})
 
     def _heights(self, extents: set[int]) -> set[int]:
         """The heights of the register tiles of `extents` rows or vectors."""
@@ -104,30 +114,47 @@ class PlanarGemm(Operator):
 class FlatPlanarGemm(PlanarGemm):
     """1x1 filters: the pixels of a tile form one row, which may be read in place."""
 
-    def __init__(self, layout: PlanarGemmLayout, lanes: int, build: Build) -> None:
-        super().__init__(layout, lanes, build)
-        if layout.channels_last:
-            self._require(table.TRANSPOSE_WORDS)
+    def _size(self, layout: Layout, build: Build) -> None:
+        super()._size(layout, build)
         self.constant |= {
-            "tile_filters": tail_filters(self.g, lanes),
+            "tile_filters": tail_filters(self.g, self.lanes),
             "planar_gemm": self.constant["planar_gemm"]._replace(
                 long_rows=1,
-                plane=flat_row_bytes(self.g, self.itemsize, lanes),
-                tail_pixels=tail_pixels(lanes),
-                waiting_filters=layout.waiting_filters,
+                plane=flat_row_bytes(self.g, self.itemsize, self.lanes),
+                tail_pixels=tail_pixels(self.lanes),
+                waiting_filters=self.pixels.waiting_filters,
             ),
         }
 
-    def _own_parts(self) -> dict[int, Code]:
+    def _part_kind(self) -> Any:
+        return self._asks_ahead
+
+    def _extents(self) -> Any:
+        heights, few = self._long_rows()
+        return frozenset(heights), few, bool(schedule.edge_columns(self.g))
+
+    @property
+    def _asks_ahead(self) -> bool:
+        return self.layout.in_place and self.pixels.asks_ahead
+
+    def _long_rows(self) -> tuple[set[int], bool]:
+        """The heights of register tiles, and whether dot products compute some of the last pixels
+        of a tile.
+        """
         pixels = {p * q for _, p, q in tile_extents(self.g)}
         tails = {count % self.lanes for count in pixels} - {0}
         heights = self._heights({count // self.lanes for count in pixels})
         few = tail_pixels(self.lanes)
         if any(tail > few for tail in tails):
             heights |= {0}
-        ahead = self.layout.in_place and self.pixels.asks_ahead
-        parts = self._sums(heights, long_row=True, ahead=ahead) | self._loads()
-        if any(tail <= few for tail in tails):
+        return heights, any(tail <= few for tail in tails)
+
+    def _own_parts(self) -> dict[int, Code]:
+        heights, few = self._long_rows()
+        parts = self._sums(heights, long_row=True, ahead=self._asks_ahead) | self._loads()
+        if self.pixels.channels_last:
+            parts |= transposes(table.TRANSPOSE_WORDS, 1, self.lanes, self.form)
+        if few:
             chained = self.g.C > self.lanes * schedule.CHAIN
             tile = DotsTile(1, tail_filters(self.g, self.lanes), self.form.x, chained)
             parts[table.FEW_OUTPUTS] = code(

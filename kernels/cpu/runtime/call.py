@@ -208,13 +208,15 @@ def _names(fields: Any, prefix: str = "") -> Iterator[str]:
             yield prefix + name
 
 
-def _numbers(fields: Any) -> Iterator[int]:
-    """All numbers of nested families."""
-    for value in fields:
+def _numbers(call: Call) -> list[int]:
+    """All numbers of a call, family by family."""
+    found: list[int] = []
+    for value in call:
         if isinstance(value, tuple):
-            yield from _numbers(value)
+            found += value
         else:
-            yield value
+            found.append(value)
+    return found
 
 
 def _record(fields: Any) -> np.dtype[Any]:

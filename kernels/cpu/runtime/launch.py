@@ -21,6 +21,7 @@ from implicit_conv.kernels.cpu.runtime.call import (
     SCALE,
     SHIFT,
     Call,
+    Scratch,
     blob_of,
 )
 from implicit_conv.kernels.cpu.runtime.code import python_code
@@ -117,11 +118,10 @@ class Launch:
             _make_once()  # so that a call compiles nothing
         self._entry, self._threads = entry, threads
         self._layout = layout
-        self._scratch = layout.total * threads
+        _, *starts, total = layout.starts()
+        self._scratch = total * threads
         self._bytes = self._scratch + BLOB.itemsize
-        scratch = call.scratch._replace(
-            address=self._scratch, bytes=layout.total, **layout.offsets()
-        )
+        scratch = Scratch(self._scratch, total, call.scratch.unloaded, *starts)
         call = call._replace(scratch=scratch, thread_counts=active_threads.ADDRESS)
         self._blob = blob_of(call, g)
         self._keep = keep

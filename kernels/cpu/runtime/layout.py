@@ -38,12 +38,14 @@ class ScratchLayout(NamedTuple):
     @property
     def total(self) -> int:
         """Bytes of one thread's scratch memory."""
-        return sum(map(round_up, self))
+        return sum(-(-size // LINE) for size in self) * LINE
 
-    def offsets(self) -> dict[str, int]:
-        """Byte offset of each part but the row buffers, by name: these are at offset 0."""
-        starts = itertools.accumulate(map(round_up, self))
-        return dict(zip(self._fields[1:], starts, strict=False))
+    def starts(self) -> list[int]:
+        """The byte offset of each part, in their order, and that of their end."""
+        starts = [0]
+        for size in self:
+            starts.append(starts[-1] - (-size // LINE) * LINE)
+        return starts
 
 
 @dataclass(frozen=True)

@@ -73,30 +73,10 @@ class Record:
     """
 
     def __init__(self, *arrays: Any, fixed: bool = False) -> None:
-        self.words = np.zeros((len(arrays), SLOT_WORDS), np.int64)
         self._dtypes = tuple(getattr(array, "dtype", None) for array in arrays)
         out = len(arrays) - 1
-        for place, (words, array) in enumerate(zip(self.words, arrays, strict=True)):
-            if array is None:
-                words[:SHAPE] = Slot(id(type(None)))
-                continue
-            axes = list(zip(array.strides, array.shape, strict=True))
-            ends = [stride * (size - 1) for stride, size in axes]
-            low = sum(min(0, end) for end in ends)
-            high = sum(max(0, end) for end in ends) + array.itemsize
-            if 0 in array.shape:
-                low = high = APART
-            words[:SHAPE] = Slot(
-                id(type(array)),
-                array.ndim,
-                id(array.dtype),
-                ALIGNED | WRITEABLE * (place == out),
-                array.ctypes.data if fixed else 0,
-                low,
-                high,
-            )
-            words[SHAPE : SHAPE + array.ndim] = array.shape
-            words[STRIDES : STRIDES + array.ndim] = array.strides
+        words = [_words(array, place == out, fixed) for place, array in enumerate(arrays)]
+        self.words = np.array(words, np.int64)
 
     def comparison(self) -> Callable[..., int] | None:
         """A function of (x, w, bias, residual, out): the place, from 1 on, of the first one that
@@ -109,6 +89,28 @@ class Record:
         comparison = functools.partial(_compare[0], self.words)
         comparison.__dict__["record"] = self  # its dtypes live as long as their addresses are used
         return comparison
+
+
+NONE = [*Slot(id(type(None))), *[0] * (SLOT_WORDS - SHAPE)]
+
+
+def _words(array: Any, written: bool, fixed: bool) -> list[int]:
+    """The words of an argument: its slot, shape and strides."""
+    if array is None:
+        return NONE
+    shape, strides, low, high = array.shape, array.strides, 0, array.itemsize
+    for stride, size in zip(strides, shape, strict=True):
+        if stride < 0:
+            low += stride * (size - 1)
+        else:
+            high += stride * (size - 1)
+    if 0 in shape:
+        low = high = APART
+    flags = ALIGNED | WRITEABLE * written
+    data = array.ctypes.data if fixed else 0
+    slot = Slot(id(type(array)), len(shape), id(array.dtype), flags, data, low, high)
+    rest = [0] * (RANK - len(shape))
+    return [*slot, *shape, *rest, *strides, *rest]
 
 
 def can_record(*arrays: object) -> bool:

@@ -10,7 +10,7 @@ from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.runtime.call import Call, Filter, Gradient, Output
 from implicit_conv.kernels.cpu.runtime.code import Code, code
 from implicit_conv.kernels.cpu.runtime.launch import Launch
-from implicit_conv.kernels.cpu.runtime.layout import ScratchLayout
+from implicit_conv.kernels.cpu.runtime.layout import Layout, ScratchLayout
 from implicit_conv.kernels.cpu.wgrad.layout import (
     LANE_TAPS,
     NEAR_PIXEL_BYTES,
@@ -36,6 +36,9 @@ class WeightGrad(Operator):
     """Filters are vector lanes, and rows of a register tile are channels."""
 
     layout: WeightGradLayout
+
+    def _part_kind(self) -> Any:
+        return ()  # rows are channels or taps
 
     def _parts(self) -> dict[int, Code]:
         lanes, form = self.lanes, self.form
@@ -130,8 +133,9 @@ class WeightGrad(Operator):
 class WeightGradLanes(WeightGrad):
     """A vector has filters of several groups, and rows of a register tile are taps."""
 
-    def __init__(self, layout: LanesLayout, lanes: int, build: Build) -> None:
-        super().__init__(layout, lanes, build)
+    def _size(self, layout: Layout, build: Build) -> None:
+        assert isinstance(layout, LanesLayout)
+        super()._size(layout, build)
         self.constant["group_channels"] = layout.group_channels
 
     def _own_parts(self) -> dict[int, Code]:

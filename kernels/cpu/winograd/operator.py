@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from implicit_conv.kernels.cpu.gemm.operator import Gemm
 from implicit_conv.kernels.cpu.operator import Build
 from implicit_conv.kernels.cpu.runtime.code import Code, code
@@ -17,6 +19,9 @@ class Winograd(Gemm):
     def __init__(self, layout: WinogradLayout, lanes: int, build: Build) -> None:
         self.winograd = layout.m
         super().__init__(layout, lanes, build)
+
+    def _extents(self) -> Any:
+        return tuple(box_tiles(self.g, self.winograd))
 
     def _own_parts(self) -> dict[int, Code]:
         g, m = self.g, self.winograd

@@ -29,8 +29,8 @@ def few_outputs_plan(case, threads=2, pixels=None, activation=None, **machine):
     with pytest.MonkeyPatch.context() as patch:
         geometries = few_outputs.geometries
 
-        def of_pixels(view, arch):
-            found = geometries(view, arch)
+        def of_pixels(view, arch, near=None):
+            found = geometries(view, arch, near)
             most = max(g.tile_m for g in found if g.tile_m <= (pixels or 64))
             return [g for g in found if pixels is None or g.tile_m == most]
 

@@ -1,0 +1,200 @@
+"""Calls whose sizes change: a new size of a known kind takes over the choice of a near one."""
+
+import functools
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import implicit_conv as ic
+from implicit_conv import cache
+from implicit_conv.cpu.plan import planner
+from implicit_conv.kernels import preparation
+from implicit_conv.kernels.cpu.runtime import code
+from implicit_conv.problem import reference
+from implicit_conv.problem.options import LAYOUTS_OF
+from implicit_conv.problem.problem import Problem
+
+# Kinds: (function, shape of x without its sizes, shape of w, options, extents of the sizes).
+KINDS = {
+    "3x3": ("conv2d", (3, 16), (16, 16, 3, 3), {"padding": 1}, (16, 31)),
+    "1x1": ("conv2d", (1, 24), (40, 24, 1, 1), {}, (8, 15)),
+    "stride": ("conv2d", (2, 3), (20, 3, 5, 5), {"stride": 2, "padding": 2}, (32, 63)),
+    "depthwise": ("conv2d", (1, 20), (20, 1, 3, 3), {"padding": 1, "groups": 20}, (16, 31)),
+    "groups": ("conv2d", (1, 16), (16, 4, 3, 3), {"padding": "same", "groups": 4}, (16, 31)),
+    "signal": ("conv1d", (1, 20), (33, 20, 5), {"padding": 2}, (64, 127)),
+    "volume": ("conv3d", (1, 4), (6, 4, 3, 3, 3), {"padding": 1}, (8, 15)),
+}
+WINDOW = {"stride": (2, 2), "pads": [(1, 1)] * 2, "dilation": (1, 1)}
+
+
+@pytest.fixture(autouse=True)
+def _no_kinds_before():
+    cache.clear()
+    yield
+    cache.clear()
+
+
+@pytest.fixture
+def searches(monkeypatch):
+    """The problems that all methods were asked about."""
+    found = []
+    estimated = planner.estimated
+
+    def counted(query):
+        found.append(query.problem)
+        return estimated(query)
+
+    monkeypatch.setattr(planner, "estimated", counted)
+    return found
+
+
+def integers(rng, shape, dtype=np.float32):
+    return rng.integers(-3, 4, shape).astype(dtype)
+
+
+def convolved(problem, x, w):
+    """The convolution in float64, in the layout of the problem."""
+    pads = list(zip(problem.pad_lo, problem.pad_hi, strict=True))
+    window = {"stride": problem.stride, "pads": pads, "dilation": problem.dilation}
+    first = np.moveaxis(x, -1, 1) if problem.channels_last else x
+    y = reference.conv(first, w, groups=problem.groups, **window)
+    return np.moveaxis(y, 1, -1) if problem.channels_last else y
+
+
+def sizes_of(name, count, last=False, seed=7, extents=None):
+    """Calls of `count` random sizes of a kind, of one range, each with the result that it has."""
+    function, (n, c), w_shape, options, own = KINDS[name]
+    rng, rank = np.random.default_rng(seed), len(w_shape) - 2
+    low, high = extents or own
+    w = integers(rng, w_shape)
+    layout = LAYOUTS_OF[rank][last]
+    conv = functools.partial(getattr(ic, function), layout=layout, **options)
+    for _ in range(count):
+        size = rng.integers(low, high + 1, rank)
+        x = integers(rng, (n, *size, c) if last else (n, c, *size))
+        problem = Problem.parse(x.shape, w.shape, rank=rank, layout=layout, **options)
+        yield functools.partial(conv, x, w), convolved(problem, x, w)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("name", KINDS)
+def test_near_sizes_are_searched_once_and_are_right(name, last, threads, searches):
+    with ic.config(num_threads=threads):
+        for call, expected in sizes_of(name, 8, last):
+            np.testing.assert_allclose(call(), expected, atol=1e-3)
+            np.testing.assert_allclose(call(), expected, atol=1e-3)
+    assert len(searches) == 1
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_strict_bits_do_not_depend_on_the_sizes_before(name):
+    rng = np.random.default_rng(3)
+    function, (n, c), w_shape, options, (low, high) = KINDS[name]
+    conv = functools.partial(getattr(ic, function), precision="strict", **options)
+    w = rng.standard_normal(w_shape, np.float32)
+    sizes = rng.integers(low, high + 1, (4, len(w_shape) - 2))
+    inputs = [rng.standard_normal((n, c, *size), np.float32) for size in sizes]
+    together = [conv(x, w) for x in inputs]
+    for x, y in zip(inputs, together, strict=True):
+        cache.clear()
+        np.testing.assert_array_equal(conv(x, w), y)
+
+
+def test_gradients_and_transposed_sizes_are_searched_once(searches):
+    rng = np.random.default_rng(5)
+    w = integers(rng, (16, 8, 3, 3))
+    found = []
+    for height, width in ((40, 36), (38, 60), (58, 44), (36, 36)):
+        x = integers(rng, (1, 8, height, width))
+        problem = Problem.parse(x.shape, w.shape, stride=2, padding=1)
+        dy = integers(rng, problem.output_shape)
+        dx = ic.conv2d_input_grad(dy, w, x.shape, stride=2, padding=1)
+        np.testing.assert_allclose(dx, reference.input_grad(dy, w, x.shape, **WINDOW), atol=1e-3)
+        dw = ic.conv2d_weight_grad(x, dy, w.shape, stride=2, padding=1)
+        expected = reference.weight_grad(x, dy, w.shape[2:], **WINDOW)
+        np.testing.assert_allclose(dw, expected, atol=1e-2)
+        found.append(len(searches))
+    assert found == [found[0]] * 4 and found[0] <= 5  # four phases, and one weight gradient
+
+
+def test_plans_are_searched_in_full_and_say_where_a_choice_comes_from():
+    calls = list(sizes_of("3x3", 3))
+    for call, _ in calls:
+        call()
+    plan = ic.plan_conv2d((3, 16, 20, 22), (16, 16, 3, 3), padding=1)
+    assert len(plan.engine.choice.candidates) > 1
+    assert "taken over" not in plan.explain()
+    x = calls[0][0].args[0]
+    ranges = (*cache.ENGINES._young.values(), *cache.ENGINES._old.values())
+    first = next(kept for kept in ranges if kept.engine.x_shape == x.shape)
+    text = first.sized((3, 16, 20, 22)).explain()
+    assert f"taken over from the choice for a near size, 3 x {x.shape[2]}x{x.shape[3]}" in text
+
+
+def test_a_size_that_was_measured_has_its_own_choice(searches):
+    x, w = np.ones((1, 16, 24, 24), np.float32), np.ones((16, 16, 3, 3), np.float32)
+    ic.conv2d(x, w)
+    ic.plan_conv2d((1, 16, 25, 25), w.shape).tune()
+    before = len(searches)
+    ic.conv2d(np.ones((1, 16, 25, 25), np.float32), w)
+    assert len(searches) > before
+
+
+def test_another_thread_prepares_what_other_sizes_take(monkeypatch):
+    """After that no size of the kind, in this range or another one, compiles in its call."""
+    for call, expected in sizes_of("signal", 2):
+        np.testing.assert_allclose(call(), expected, atol=1e-3)
+    while preparation._later:
+        time.sleep(0.01)
+    found = []
+    address = code.Code.address
+
+    def counted(wanted, *compiler):
+        if (wanted, *(compiler or (code.TRANSLATOR,))) not in code._addresses:
+            found.append((threading.current_thread(), wanted))
+        return address(wanted, *compiler)
+
+    monkeypatch.setattr(code.Code, "address", counted)
+    for seed, extents in enumerate(((64, 127), (16, 60), (300, 1500))):
+        for call, expected in sizes_of("signal", 20, seed=seed, extents=extents):
+            np.testing.assert_allclose(call(), expected, atol=1e-3)
+    assert [w for thread, w in found if thread is threading.main_thread()] == []
+    while preparation._later:
+        time.sleep(0.01)
+
+
+def test_sizes_that_flow_by_leave_kinds_and_fixed_sizes(monkeypatch, searches):
+    monkeypatch.setattr(cache, "CALLS_KEPT", 8)
+    w = np.ones((4, 3, 3, 3), np.float32)
+    fixed = np.ones((1, 3, 40, 40), np.float32)
+    for width in range(32, 62):
+        ic.conv2d(np.ones((1, 3, 40, width), np.float32), w)
+        ic.conv2d(fixed, w)
+        assert len(cache.CALLS) <= 8
+    assert len(searches) == 1
+
+
+@pytest.mark.parametrize("padding", ["same", "valid", "full", 1, ((0, 2), (1, 0))])
+def test_padding_of_every_kind(padding):
+    rng, w = np.random.default_rng(1), integers(np.random.default_rng(2), (5, 3, 4, 3))
+    for size in rng.integers(16, 32, (5, 2)):
+        x = integers(rng, (1, 3, *size))
+        for stride in (1, 2):
+            options = {"stride": stride, "padding": padding}
+            problem = Problem.parse(x.shape, w.shape, **options)
+            y = ic.conv2d(x, w, **options)
+            np.testing.assert_allclose(y, convolved(problem, x, w), atol=1e-3)
+
+
+def test_a_size_that_is_wrong_is_refused_as_ever():
+    w = np.ones((4, 3, 5, 5), np.float32)
+    for size in (20, 21, 22):
+        ic.conv2d(np.ones((1, 3, size, size), np.float32), w)
+    with pytest.raises(ic.ShapeError, match="C=4"):
+        ic.conv2d(np.ones((1, 4, 20, 20), np.float32), w)
+    ic.conv2d(np.ones((1, 3, 6, 6), np.float32), w)
+    with pytest.raises(ic.ShapeError, match="no pixels"):
+        ic.conv2d(np.ones((1, 3, 4, 7), np.float32), w)
