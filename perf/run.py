@@ -23,7 +23,7 @@ from implicit_conv.testing import Case
 from implicit_conv.timing import UNTOLD, disturbance
 from implicit_conv.tools.ceilings import measure_ceilings
 from implicit_conv.tools.rivals import CONTROL, measure
-from perf import tables, terminal
+from perf import tables, terminal, upsampling
 from perf.engines import ENGINES, RIVALS
 from perf.layers import SUITES, layers
 from perf.operators import inputs_of, measure_operator
@@ -31,6 +31,7 @@ from perf.record import Record, layer_row, load, new_record, python, save
 from perf.rival import rivals
 from perf.shapes import Suite
 from perf.terminal import Show
+from perf.upsampling import MIXED
 from perf.verdicts import noise_floor
 
 INTERRUPTED = 130  # exit status after Ctrl-C, as in a shell
@@ -55,9 +56,9 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument("--suite", default="resnet50", choices=(*SUITES, "all"))
     parser.add_argument(
         "--operator",
-        default="fprop",
         choices=("fprop", "dgrad", "wgrad", "transposed"),
-        help="what to compute, on a CPU; suite transposed has the shapes for operator transposed",
+        help="what to compute, on a CPU; suite transposed has the shapes for operator transposed, "
+        "and each layer of audio and upsampling has its own; default: fprop",
     )
     parser.add_argument("--layer", action="append", help="only layers whose name contains this")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
@@ -127,7 +128,7 @@ def run(options: argparse.Namespace) -> int:
 def require_images(options: argparse.Namespace, suite: Suite) -> None:
     """Raise unless `measure`, which knows precisions, measures the whole suite."""
     images = all(len(case.size) == 2 for case in suite.values())
-    if options.device == "cuda" or options.operator != "fprop" or not images:
+    if options.device == "cuda" or operator_of(options) != "fprop" or not images:
         raise ValueError(
             f"--precision {options.precision} is measured for conv2d on a CPU; leave it out, or "
             "choose another suite, --operator fprop and --device cpu"
@@ -139,7 +140,7 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "suite": options.suite,
         "device": options.device,
-        "operator": options.operator,
+        "operator": operator_of(options),
         "precision": options.precision,
         "threads": options.threads or cpu_arch().threads,
         "layout": options.layout,
@@ -148,6 +149,24 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
         "against": opponents(options.against),
         "rounds": options.rounds,
     }
+
+
+def operator_of(options: argparse.Namespace) -> str:
+    """What to compute of every layer; MIXED where each layer has its own operator.
+
+    Raises
+    ------
+    ValueError
+        The suite has operators, and --operator or --device asks for another one.
+    """
+    if options.suite not in upsampling.SUITES:
+        return options.operator or "fprop"
+    if options.operator or options.device == "cuda":
+        raise ValueError(
+            f"each layer of suite {options.suite} has its own operator, on a CPU; leave --operator "
+            "and --device out, and choose layers by --layer, such as --layer dgrad"
+        )
+    return MIXED
 
 
 def opponents(chosen: list[str] | None) -> list[str]:
@@ -251,9 +270,11 @@ def cpu_row_maker(
     record["ceilings"] = measure_ceilings(threads, options.rounds, *dtypes(options))
     with rivals(record["settings"]["against"], threads) as found:
         record["rivals"] = found.facts
+        operators = upsampling.operators(options.suite)
 
         def make_row(name: str, case: Case) -> dict[str, Any]:
-            operator, rounds = options.operator, options.rounds
+            rounds = options.rounds
+            operator = operators.get(name) or operator_of(options)
             ready, reasons = found.prepare(operator, case)
             if operator == "fprop" and len(case.size) == 2:
                 measured = measure(case, ready, threads, rounds, options.precision, ENGINES)
@@ -263,6 +284,6 @@ def cpu_row_maker(
             row = layer_row(name, case, plan, plan.algorithm, errors, samples)
             memory = memory_of_call(plan.engine, *inputs_of(operator, case))
             row |= {"scratch_bytes": memory.scratch, "peak_bytes": memory.peak}
-            return row | {"not_timed": reasons}
+            return row | {"operator": operator, "not_timed": reasons}
 
         yield make_row
