@@ -84,9 +84,25 @@ def ours(
     operator: str, case: Case, first: Array, second: Array
 ) -> tuple[Plan, dict[str, Function]]:
     """The plan, and the public function ("call") and the plan with a packed filter ("plan")."""
-    name = FUNCTIONS[operator].format(len(case.size))
-    function: Any = getattr(implicit_conv, name)
+    name, given, options = arguments_of(operator, case)
     planner: Any = getattr(implicit_conv, f"plan_{name}")
+    plan = planner(first.shape, second.shape, *given, first.dtype, **options)
+    packed = second if operator == "wgrad" else plan.pack(second)
+    return plan, {
+        "call": call_of(operator, case, first, second),
+        "plan": lambda: plan(first, packed),
+    }
+
+
+def call_of(operator: str, case: Case, first: Array, second: Array) -> Function:
+    """The public function; nothing is planned before its first call."""
+    name, given, options = arguments_of(operator, case)
+    function: Any = getattr(implicit_conv, name)
+    return lambda: function(first, second, *given, **options)
+
+
+def arguments_of(operator: str, case: Case) -> tuple[str, list[Any], dict[str, Any]]:
+    """The name of the public function, and its arguments after the two arrays."""
     options = case.options
     given: list[Any] = []
     if operator in ("dgrad", "transposed"):
@@ -99,12 +115,7 @@ def ours(
         options["output_size"] = case.size
         swapped = str.maketrans("CK", "KC")  # its channels are the filters of the case
         options["weight_layout"] = case.weight_layout.translate(swapped)
-    plan = planner(first.shape, second.shape, *given, first.dtype, **options)
-    packed = second if operator == "wgrad" else plan.pack(second)
-    return plan, {
-        "call": lambda: function(first, second, *given, **options),
-        "plan": lambda: plan(first, packed),
-    }
+    return FUNCTIONS[operator].format(len(case.size)), given, options
 
 
 def torch_operator(

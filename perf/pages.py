@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from perf import highlights, plots, tables
 from perf.layers import SUITES
@@ -79,11 +80,13 @@ makes a record, and this command writes these pages and README's table from all 
 
 ```sh
 {command}
-```"""
+```
+
+Suite `changing` measures what a size costs that no call had before."""
 
 
-def index(runs: Named, command: str) -> str:
-    """The text of index.md; `command` writes the pages."""
+def index(runs: Named, command: str, more: Sequence[str]) -> str:
+    """The text of index.md; `command` writes the pages, and `more` names those beside suites'."""
     bars = highlights.chart([record for _, record in runs])
     chart = [OPENING, f"![{plots.overview_words(bars)}]({CHART})", behind(runs)]
     parts = [
@@ -94,7 +97,7 @@ def index(runs: Named, command: str) -> str:
         READING,
         METHOD,
         YOURS.format(command=command),
-        "\n".join(["```{toctree}", ":hidden:", "", *suites(runs), "```"]),
+        "\n".join(["```{toctree}", ":hidden:", "", *suites(runs), *more, "```"]),
     ]
     return "\n\n".join(parts) + "\n"
 

@@ -23,7 +23,7 @@ from implicit_conv.testing import Case
 from implicit_conv.timing import UNTOLD, disturbance
 from implicit_conv.tools.ceilings import measure_ceilings
 from implicit_conv.tools.rivals import CONTROL, measure
-from perf import tables, terminal, upsampling
+from perf import changing, tables, terminal, upsampling
 from perf.engines import ENGINES, RIVALS
 from perf.layers import SUITES, layers
 from perf.operators import inputs_of, measure_operator
@@ -53,7 +53,7 @@ conv2d(np.ones((1, 64, 56, 56), np.float32), np.ones((64, 64, 3, 3), np.float32)
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the command line."""
     parser = commands.add_parser("run", help="time the layers of a suite", description=__doc__)
-    parser.add_argument("--suite", default="resnet50", choices=(*SUITES, "all"))
+    parser.add_argument("--suite", default="resnet50", choices=(*SUITES, changing.SUITE, "all"))
     parser.add_argument(
         "--operator",
         choices=("fprop", "dgrad", "wgrad", "transposed"),
@@ -87,6 +87,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "default: torch if it is installed",
     )
     parser.add_argument("--rounds", type=int, default=21, help="samples of each function")
+    parser.add_argument("--sizes", type=int, default=100, help="new sizes of suite changing")
     parser.add_argument("-o", "--output", type=Path, help="write the record here, row by row")
     parser.set_defaults(run=run)
 
@@ -95,6 +96,8 @@ def run(options: argparse.Namespace) -> int:
     """Exit status: 0; 1 if rows were dropped; UNTOLD if no ratio can be told, for other work
     disturbs this machine; 130 after Ctrl-C, which keeps the finished rows.
     """
+    if options.suite == changing.SUITE:
+        return changing.run(options)
     if options.device == "cuda":
         from perf.cuda import row_maker
     else:
