@@ -56,9 +56,10 @@ METHOD = """\
 ## How it was measured
 
 - A rival has a process of its own, equal arrays and as many threads as ours. Functions take turns
-  in random order, and each allocates its output. A process that is not timed sleeps, because its
-  thread pool may spin after a call. Runs that name no version beside a rival are older, and timed
-  torch in the process of ours.
+  in random order, and each allocates its output. Rounds are shared by three sets of arrays, whose
+  pages decide up to 25 % of a time; runs before 2026-11-26 have one set. A process that is not
+  timed sleeps, because its thread pool may spin after a call. Runs that name no version beside a
+  rival are older, and timed torch in the process of ours.
 - Before a function is timed, its result is compared with a float64 reference.
 - torch runs its oneDNN kernels. Its gradients are those of `convolution_backward` with one output
   asked for. Its uint8 x int8 is `onednn.qconv2d_pointwise`, whose filter was packed before.

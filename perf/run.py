@@ -20,11 +20,11 @@ from typing import Any
 from implicit_conv.cpu.machine.arch import cpu_arch
 from implicit_conv.problem.options import FLOAT_DTYPES, PRECISIONS
 from implicit_conv.testing import Case
-from implicit_conv.timing import UNTOLD, disturbance
+from implicit_conv.timing import UNTOLD, Timed, disturbance
 from implicit_conv.tools.ceilings import measure_ceilings
-from implicit_conv.tools.rivals import CONTROL, measure
+from implicit_conv.tools.rivals import CONTROL
 from perf import changing, tables, terminal, upsampling
-from perf.engines import ENGINES, RIVALS
+from perf.engines import RIVALS
 from perf.layers import SUITES, layers
 from perf.operators import inputs_of, measure_operator
 from perf.record import Record, layer_row, load, new_record, python, save
@@ -278,12 +278,16 @@ def cpu_row_maker(
         def make_row(name: str, case: Case) -> dict[str, Any]:
             rounds = options.rounds
             operator = operators.get(name) or operator_of(options)
-            ready, reasons = found.prepare(operator, case)
-            if operator == "fprop" and len(case.size) == 2:
-                measured = measure(case, ready, threads, rounds, options.precision, ENGINES)
-            else:
-                measured = measure_operator(operator, case, ready, threads, rounds)
-            plan, errors, samples = measured
+            reasons: dict[str, str] = {}
+
+            def prepare(number: int) -> dict[str, Timed]:
+                ready, why = found.prepare(operator, case, number)
+                reasons.update(why)
+                return ready
+
+            plan, errors, samples = measure_operator(
+                operator, case, prepare, threads, rounds, options.precision
+            )
             row = layer_row(name, case, plan, plan.algorithm, errors, samples)
             memory = memory_of_call(plan.engine, *inputs_of(operator, case))
             row |= {"scratch_bytes": memory.scratch, "peak_bytes": memory.peak}

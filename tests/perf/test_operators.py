@@ -38,7 +38,7 @@ CASES = {
 
 def torch_rival(operator, case):
     function, _ = function_of("torch", operator, case, threads=1)
-    return {"torch": Local(function)}
+    return lambda number: {"torch": Local(function)}
 
 
 @pytest.mark.parametrize("rank", CASES)
@@ -58,7 +58,36 @@ def test_a_wrong_result_is_not_timed():
     function, _ = function_of("torch", "dgrad", CASES[2], threads=1)
     wrong = {"torch": Local(lambda: function() + 1)}
     with pytest.raises(WrongResultError, match="torch is"):
-        operators.measure_operator("dgrad", CASES[2], wrong, 1, 1)
+        operators.measure_operator("dgrad", CASES[2], lambda number: wrong, 1, 1)
+
+
+@pytest.mark.parametrize("operator", ["fprop", "dgrad"])
+def test_several_sets_of_arrays_take_turns(operator, monkeypatch):
+    """A rival is asked for each set; arrays of earlier sets stay, so none has their memory."""
+    pytest.importorskip("torch")
+    sets, ours = [], operators.ours
+
+    def noted(operator, case, first, second, precision):
+        sets.append([array.ctypes.data for array in (first, second)])
+        return ours(operator, case, first, second, precision)
+
+    asked = []
+
+    def prepare(number):
+        asked.append(number)
+        return torch_rival(operator, CASES[2])(number)
+
+    monkeypatch.setattr(operators, "ours", noted)
+    measured = operators.measure_operator(operator, CASES[2], prepare, 1, 7)
+    assert asked == [0, 1, 2] and len(sets) == 3
+    assert len({address for made in sets for address in made}) == 6
+    assert {len(samples) for samples in measured.samples.values()} == {7}
+    assert set(measured.errors) == {"call", "plan", "torch"}
+
+
+def test_sets_share_the_rounds():
+    found = [operators.shares(rounds) for rounds in (1, 2, 3, 7, 21)]
+    assert found == [[1], [1, 1], [1, 1, 1], [3, 2, 2], [7, 7, 7]]
 
 
 def test_suites_have_the_shapes_of_their_papers():
