@@ -31,6 +31,7 @@ from implicit_conv.tools.rivals import (
     with_control,
 )
 from perf.engines import ENGINES
+from perf.shapes import output_padding
 
 ALLOCATIONS = 3  # sets of arrays of a case
 
@@ -180,10 +181,9 @@ def torch_operator(
     if last:
         form = torch.channels_last if rank == 2 else torch.channels_last_3d
         w, x = w.contiguous(memory_format=form), x.contiguous(memory_format=form)
-    transposed, output_padding = operator == "transposed", [0] * rank
-    if transposed:
-        output_padding = [_output_padding(case, axis) for axis in range(rank)]
-    sizes = case.stride, padding, case.dilation, transposed, output_padding, case.groups
+    transposed = operator == "transposed"
+    added = output_padding(case) if transposed else [0] * rank
+    sizes = case.stride, padding, case.dilation, transposed, added, case.groups
     convolve: Any = torch.ops.aten.convolution
     backward: Any = torch.ops.aten.convolution_backward
 
@@ -196,12 +196,6 @@ def torch_operator(
             return convolve(a, w, None, *sizes)
 
     return call
-
-
-def _output_padding(case: Case, axis: int) -> int:
-    """Pixels on the high side of a transposed convolution that no window of the case reaches."""
-    (low, high), reach = case.padding[axis], (case.kernel[axis] - 1) * case.dilation[axis] + 1
-    return case.size[axis] + low + high - (case.output[axis] - 1) * case.stride[axis] - reach
 
 
 def _check(

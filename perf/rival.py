@@ -23,13 +23,14 @@ import numpy as np
 from implicit_conv.testing import Array, Case
 from implicit_conv.timing import Timed, calls_per_sample, no_collection, sample
 from implicit_conv.tools.rivals import Function, result_of
-from perf.engines import rival
+from perf.engines import onnxruntime_operator, rival
 from perf.operators import inputs_of, is_conv2d, torch_operator
 from perf.record import ROOT
 from perf.side import serve
 from perf.workers import Process
 
 MODULES = {"opencv": "cv2"}  # names of modules where they differ from those of rivals
+OPERATORS = {"torch": torch_operator, "onnxruntime": onnxruntime_operator}  # besides conv2d
 # How long the CPU time of this process is watched: two ticks of a kernel with 100 in a second. Some
 # kernels add up the time of other threads once in a tick, and none of it in between.
 STEP_SECONDS = 0.02
@@ -101,10 +102,10 @@ def function_of(name: str, operator: str, case: Case, threads: int) -> tuple[Fun
     """
     if is_conv2d(operator, case):
         function = rival(name, case, *case.arrange(*case.inputs(0)), threads)
-    elif name != "torch":
-        raise ValueError(f"{name} is compared for fprop with two spatial axes only")
+    elif name in OPERATORS:
+        function = OPERATORS[name](operator, case, *inputs_of(operator, case), threads)
     else:
-        function = torch_operator(operator, case, *inputs_of(operator, case), threads)
+        raise ValueError(f"{name} is compared for fprop with two spatial axes only")
     return function, result_of(case, name, function())
 
 

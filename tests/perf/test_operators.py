@@ -1,7 +1,11 @@
 """Suites and rivals of transposed convolutions, gradients, signals and volumes."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
+from implicit_conv.problem.options import LAYOUTS_OF
 from implicit_conv.testing import Case
 from implicit_conv.timing import Local
 from implicit_conv.tools.rivals import WrongResultError
@@ -51,6 +55,29 @@ def test_rivals_agree_and_are_timed(operator, rank):
     )
     assert set(errors) == {"call", "plan", "torch"}
     assert set(samples) == {*errors, "control"}
+
+
+@pytest.mark.parametrize("rank", CASES)
+@pytest.mark.parametrize("operator", operators.FUNCTIONS)
+def test_onnxruntime_agrees(operator, rank):
+    """With output padding, and low padding other than high."""
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    layout = LAYOUTS_OF[rank][0]
+    case = replace(CASES[rank], layout=layout, padding=((1, 0), *CASES[rank].padding[1:]))
+    if operator == "wgrad":
+        with pytest.raises(ValueError, match="no weight gradients"):
+            function_of("onnxruntime", operator, case, threads=1)
+        return
+    _, y = function_of("onnxruntime", operator, case, threads=1)
+    first, second = operators.inputs_of(operator, case)
+    np.testing.assert_allclose(y, operators.call_of(operator, case, first, second)(), atol=1e-4)
+
+
+@pytest.mark.parametrize("change", [{"dtype": "float64"}, {"layout": "NWC"}])
+def test_onnxruntime_refuses_another_layout_or_dtype(change):
+    with pytest.raises(ValueError, match="float32 NCW and no weight gradients"):
+        function_of("onnxruntime", "dgrad", replace(CASES[1], **change), threads=1)
 
 
 def test_a_wrong_result_is_not_timed():
