@@ -18,6 +18,7 @@ from implicit_conv.cpu.machine.arch import cpu_arch
 from implicit_conv.timing import UNTOLD, disturbance
 from perf import changes, terminal
 from perf.kinds import KINDS, OURS, TORCH, Kind
+from perf.opponents import opponents
 from perf.record import ROOT, load, new_record, save
 from perf.rival import THREAD_VARIABLES
 from perf.terminal import Show
@@ -36,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
     refuse_others(options)
     threads = options.threads or cpu_arch().threads
     kinds, left_out = installed(chosen(options.layer))
-    against = [TORCH] if options.against != ["nothing"] and find_spec("torch") else []
+    against = opponents(options.against)
     own = {"threads": threads, "sizes": options.sizes, "against": against, "left_out": left_out}
     record = new_record(SUITE, {"suite": SUITE, **own})
     disturbed = disturbance(threads)

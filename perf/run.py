@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from perf import changing, tables, terminal, upsampling
 from perf.engines import RIVALS
 from perf.layers import SUITES, layers
 from perf.operators import inputs_of, measure_operator
+from perf.opponents import opponents
 from perf.record import Record, layer_row, load, new_record, python, save
 from perf.rival import rivals
 from perf.shapes import Suite
@@ -170,13 +170,6 @@ def operator_of(options: argparse.Namespace) -> str:
             "and --device out, and choose layers by --layer, such as --layer dgrad"
         )
     return MIXED
-
-
-def opponents(chosen: list[str] | None) -> list[str]:
-    """Names of the rivals to time; by default, torch if it is installed."""
-    if chosen is None:
-        return ["torch"] if find_spec("torch") else []
-    return [name for name in chosen if name != "nothing"]
 
 
 def dtypes(options: argparse.Namespace) -> list[str]:

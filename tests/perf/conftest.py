@@ -3,15 +3,27 @@
 import pytest
 
 from perf.__main__ import main
+from perf.opponents import TORCH_AVX2
 from perf.record import read
 
 STARTUP = {"import": 0.01, "first_call_cold": 4.0, "first_call_warm": 0.5}
 
 
 def quieten(patch):
-    """Nothing disturbs what is measured, whatever else this machine does."""
-    patch.setattr("perf.run.disturbance", lambda threads: "")
+    """Nothing disturbs what is measured, whatever else this machine does, and torch has no wider
+    vectors than ours, whatever variables these tests run with.
+    """
+    for module in "run", "changing":
+        patch.setattr(f"perf.{module}.disturbance", lambda threads: "")
     patch.setattr("perf.tables.NOISY", 1e9)
+    for name, value in TORCH_AVX2.items():
+        patch.setenv(name, value)
+
+
+@pytest.fixture
+def quiet(monkeypatch):
+    """See `quieten`."""
+    quieten(monkeypatch)
 
 
 @pytest.fixture(scope="session")

@@ -89,7 +89,7 @@ def test_a_wrong_result_is_named():
 
 
 @pytest.fixture
-def changed(tmp_path, monkeypatch):
+def changed(tmp_path, monkeypatch, quiet):
     """The record of a run with processes that only answer."""
 
     @contextmanager
@@ -98,7 +98,6 @@ def changed(tmp_path, monkeypatch):
 
     monkeypatch.setattr(changing, "callers", callers)
     monkeypatch.setattr(changing, "find_spec", lambda name: name != "dask")
-    monkeypatch.setattr(changing, "disturbance", lambda threads: "")
     path = tmp_path / "changing.json"
     options = ["run", "--suite", "changing", "--sizes", "5", "--threads", "1"]
     assert main([*options, "-o", str(path)]) == 0
@@ -146,10 +145,9 @@ def test_what_kinds_do_not_have_is_refused(options, message, capsys):
 
 
 @pytest.mark.slow
-def test_processes_call_new_sizes(tmp_path, monkeypatch):
+def test_processes_call_new_sizes(tmp_path, quiet):
     """With real processes: the door of torch is open in ours alone."""
     pytest.importorskip("torch")
-    monkeypatch.setattr(changing, "disturbance", lambda threads: "")
     path = tmp_path / "changing.json"
     options = "run --suite changing --sizes 2 --threads 1 --layer enable --layer".split()
     assert main([*options, "5 80-256", "-o", str(path)]) == 0

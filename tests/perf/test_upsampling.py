@@ -98,11 +98,9 @@ def test_an_inverse_transform_takes_real_and_imaginary_parts():
     assert (inverse.case.stride, inverse.case.size) == ((256,), (99 * 256 + 1024,))
 
 
-def test_a_run_computes_the_operator_of_each_layer(tmp_path, monkeypatch, record):
+def test_a_run_computes_the_operator_of_each_layer(tmp_path, monkeypatch, quiet, record):
     pytest.importorskip("torch")
     monkeypatch.setattr("perf.run.startup", lambda: record["startup"])
-    monkeypatch.setattr("perf.run.disturbance", lambda threads: "")
-    monkeypatch.setattr("perf.tables.NOISY", 1e9)
     path = tmp_path / "record.json"
     names = "transposed 4x4/1", "dgrad 3x3/2 dw 192", "wgrad 3x3/2 dw 192"
     chosen = [word for name in names for word in ("--layer", name)]
