@@ -13,6 +13,7 @@ from perf.tables import Named, disturbed_lines, markdown, threads_text
 from perf.terminal import Rows, table_of
 
 PAGE = "changing"  # its name
+LATE = 5e-3  # seconds beyond the kept calls
 READING = """\
 A process calls convolutions that differ in their size alone, each size first once and then three
 times more. After two sizes the kind is known, and the figures are of all that follow.
@@ -21,6 +22,8 @@ times more. After two sizes the kind is known, and the figures are of all that f
   its size, in milliseconds: what a size costs that was never seen.
 - **kept** is the median of the later calls.
 - **torch/ours** is the sum of torch's first calls over the sum of ours: below 1, ours is slower.
+- **late** is the number of sizes whose first call took over 5 ms more than the later ones. Those
+  of torch say what the machine adds.
 - **largest** is the slowest first call of ours.
 - **kernels** is the number of kernels that were compiled for these calls. The run began with an
   empty cache of kernels."""
@@ -36,6 +39,7 @@ def _cells(row: dict[str, Any], disturbed: bool) -> dict[str, str]:
     for name, timing in row["timings"].items():
         cells[f"{name} new ms"] = f"{1e3 * median(beyond(timing)):.2f}"
         cells[f"{name} kept ms"] = f"{1e3 * median(timing['kept']):.2f}"
+        cells[f"{name} late"] = str(sum(more > LATE for more in beyond(timing)))
     if TORCH in row["timings"]:
         cells["torch/ours"] = "" if disturbed else f"{ratio(row):.2f}"
     largest = max(row["timings"][OURS]["first"])

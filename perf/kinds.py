@@ -52,6 +52,7 @@ def of(*arguments: Any, **options: Any) -> Callable[[Sizes], Layer]:
     return lambda sizes: layer(channels, filters, sizes, *others, **options)
 
 
+# No two kinds have a plan in common, so that one cannot know the sizes of another.
 IMAGES = of(64, 64, 3)
 KINDS = (
     Kind("3x3 64-64", "fprop", IMAGES, (20, 21)),
@@ -62,8 +63,8 @@ KINDS = (
     Kind("7x7/2 3-64", "fprop", of(3, 64, 7, 2), (64, 65)),
     Kind("dgrad 3x3/2 64-64", "dgrad", of(64, 64, 3, 2), (32, 34)),
     Kind("wgrad 3x3 64-64", "wgrad", IMAGES, (16, 17)),
-    Kind("3x3 64-64 by torch.enable()", "fprop", IMAGES, (20, 21), "torch"),
-    Kind("3x3 64-64 by dask, 4 blocks", "fprop", IMAGES, (40, 42), "dask"),
+    Kind("3x3 96-96 by torch.enable()", "fprop", of(96, 96, 3), (20, 21), "torch"),
+    Kind("3x3 48-48 by dask, 4 blocks", "fprop", of(48, 48, 3), (40, 42), "dask"),
 )
 
 

@@ -76,6 +76,8 @@ def test_a_row_leaves_out_the_sizes_that_make_a_kind_known():
     cells = changes.kinds_rows({"rows": [row]})[0]
     assert cells["ours new ms"] == "5000.00" and cells["largest ms"] == "7000.0"
     assert cells["torch/ours"] == "3.00"
+    row["timings"]["torch"]["first"] = [0.506, 0.504, 0.4, 0.506]
+    assert changes.kinds_rows({"rows": [row]})[0]["torch late"] == "2", "0.5 s are kept calls"
     disturbed = changes.kinds_rows({"rows": [row], "disturbed": "yes"})[0]
     assert disturbed["torch/ours"] == ""
 
@@ -118,7 +120,7 @@ def test_a_record_of_changing_sizes_has_a_page(changed):
     named = [("changing", changed)]
     assert report.in_order(named) == []
     files = report.contents([], report.changing(named))
-    assert "| 3x3 64-64 | 5500.00 | 500.00 |" in files["changing.md"]
+    assert "| 3x3 64-64 | 5500.00 | 500.00 | 5 |" in files["changing.md"]
     assert "\nchanging\n" in files["index.md"]
     assert "changing.md" not in report.contents([])
 
