@@ -42,7 +42,8 @@ READING = """\
   filter as they load a network. The worst layer is that of call, or of plan for those engines.
 - **A layer** is named by its filter, stride, channels and input: `3x3/2 128-256 @28` has a 3 x 3
   filter, stride 2, 128 input and 256 output channels and a 28 x 28 input. `dw 96` is depthwise
-  with 96 channels, `g32` has 32 groups.
+  with 96 channels, `g32` has 32 groups. Suites of several operators say the model and the operator
+  before it: `dgrad` is an input gradient, `wgrad` a weight gradient.
 - **of peak** is the share of the FMA rate that the same run measured, and **of copy** the share of
   the copy bandwidth, counting x, w and y once each. Plots show the larger one, the share *of the
   limit*. It may exceed 1: Winograd needs fewer operations than the direct sum, which is what
