@@ -22,6 +22,7 @@ from implicit_conv.testing import Array, Case
 from implicit_conv.timing import no_collection
 from implicit_conv.tools.rivals import Function
 from perf.operators import call_of, inputs_of, torch_operator
+from perf.rival import settle
 from perf.shapes import Layer, layer, rise
 from perf.side import serve
 
@@ -117,6 +118,8 @@ class Caller:
         with no_collection():
             first, y = _seconds(function)
             kept = [_seconds(function)[0] for _ in range(KEPT_CALLS)]
+        if self.threads > 1:
+            settle()  # else threads that spin after a call would slow down the other process
         y = np.asarray(y, np.float64)
         sums = {"sum": float(y.sum()), "size": float(np.abs(y).sum())}
         return {"first": first, "kept": float(np.median(kept)), "kernels": count(), **sums}
