@@ -32,8 +32,20 @@ def test_engines_cannot_be_told(narrow):
     assert opponents.opponents(["nothing"]) == []
 
 
+def test_torch_is_not_narrowed_alone(monkeypatch):
+    """NUMBA_CPU_NAME alone leaves ours the features of the CPU."""
+    monkeypatch.setattr(opponents, "host_features", lambda: {"avx512f": True})
+    monkeypatch.setattr(opponents, "cpu_arch", lambda: SimpleNamespace(vector_bits=512))
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    with pytest.raises(ValueError, match="limited to AVX2 by ONEDNN_MAX_CPU_ISA: unset that"):
+        opponents.opponents(["torch"])
+    assert opponents.opponents(["onnxruntime"]) == ["onnxruntime"]
+
+
 @pytest.mark.parametrize(("features", "bits"), [({"avx512f": True}, 512), ({}, 256)])
 def test_other_runs_have_the_rivals_that_they_name(features, bits, monkeypatch):
+    for name in opponents.TORCH_AVX2:
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(opponents, "host_features", lambda: features)
     monkeypatch.setattr(opponents, "cpu_arch", lambda: SimpleNamespace(vector_bits=bits))
     assert opponents.opponents(["torch", "onnxruntime"]) == ["torch", "onnxruntime"]
