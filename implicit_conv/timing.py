@@ -152,6 +152,7 @@ def interleave(
     rounds: int,
     seconds: float = SAMPLE_SECONDS,
     seed: int = 0,
+    calls: Mapping[str, int] | None = None,
 ) -> dict[str, Seconds]:
     """Time `functions` in turn.
 
@@ -164,6 +165,8 @@ def interleave(
         Least length of a sample.
     seed : int
         Seed of the random order within rounds.
+    calls : mapping of name to int, optional
+        Calls in a sample of each; by default as many as take `seconds`.
 
     Returns
     -------
@@ -173,13 +176,19 @@ def interleave(
     order = random.Random(seed)
     names = list(functions)
     with no_collection():
-        calls = {name: timed.calls_per_sample(seconds) for name, timed in functions.items()}
+        calls = calls or calls_of(functions, seconds)
         samples: dict[str, list[float]] = {name: [] for name in names}
         for _ in range(rounds):
             order.shuffle(names)
             for name in names:
                 samples[name].append(functions[name].sample(calls[name]))
     return {name: np.array(samples[name]) for name in functions}
+
+
+def calls_of(functions: Mapping[str, Timed], seconds: float = SAMPLE_SECONDS) -> dict[str, int]:
+    """Calls of each function in a sample of at least `seconds`."""
+    with no_collection():
+        return {name: timed.calls_per_sample(seconds) for name, timed in functions.items()}
 
 
 def summarise(samples: Seconds) -> Summary:

@@ -22,7 +22,7 @@ from pathlib import Path
 from implicit_conv.testing import Case
 from implicit_conv.timing import UNTOLD, disturbance
 from implicit_conv.tools.rivals import oracle
-from perf import tables, terminal
+from perf import tables, terminal, upsampling
 from perf.layers import SUITES
 from perf.record import ROOT, Record, load, new_record, save
 from perf.run import INTERRUPTED, chosen_layers
@@ -57,7 +57,8 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument("base", help="git revision, or folder that holds implicit_conv")
     parser.add_argument("head", help="git revision, or folder that holds implicit_conv")
     parser.add_argument("-o", "--output", type=Path, help="write the record here")
-    parser.add_argument("--suite", default="resnet50", choices=(*SUITES, "all"))
+    suites = [name for name in SUITES if name not in upsampling.SUITES]
+    parser.add_argument("--suite", default="resnet50", choices=(*suites, "all"))
     parser.add_argument("--layer", action="append", help="only layers whose name contains this")
     parser.add_argument("--layout", default="NCHW", choices=("NCHW", "NHWC"))
     parser.add_argument("--batch", type=int, help="images; default: that of the suite")

@@ -2,7 +2,8 @@
 
 An inference engine has a network of one convolution whose filter is a constant. It rearranges or
 transforms the filter when it loads the network, before the clock starts, so it compares with
-"plan", which has a packed filter. All engines here compute float32 convolutions of NCHW images.
+"plan", which has a packed filter. All engines here compute float32 convolutions of NCHW images, and
+onnxruntime those of signals and volumes, transposed convolutions and input gradients, too.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from implicit_conv.problem.options import INTEGER_RANGES
+from implicit_conv.problem.options import INTEGER_RANGES, LAYOUTS_OF
 from implicit_conv.problem.reference import pad_or_crop
 from implicit_conv.testing import Array, Case, to_nchw
 from implicit_conv.tools import rivals
 from implicit_conv.tools.rivals import Function
+from perf.shapes import output_padding
 
 ENGINES = ("onnxruntime", "ncnn", "opencv")
 RIVALS = ("torch", *ENGINES, "scipy", "numpy")
@@ -107,13 +109,30 @@ def _numpy(case: Case, x: Array, w: Array, threads: int) -> Function:
 
 
 def _onnxruntime(case: Case, x: Array, w: Array, threads: int) -> Function:
-    """onnxruntime on its CPU provider (MLAS)."""
+    return onnxruntime_operator("fprop", case, x, w, threads)
+
+
+def onnxruntime_operator(operator: str, case: Case, x: Array, w: Array, threads: int) -> Function:
+    """onnxruntime on its CPU provider (MLAS); `x` is dy for "dgrad" and "transposed". Its result
+    has channels second.
+
+    Raises
+    ------
+    ValueError
+        It cannot compute the case.
+    """
+    first = LAYOUTS_OF[len(case.size)][0]
+    if operator == "wgrad" or case.dtype != "float32" or case.layout != first:
+        raise ValueError(
+            f"onnxruntime is compared for float32 {first} and no weight gradients, not for "
+            f"{operator} of {case.dtype} {case.layout}"
+        )
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     session = onnxruntime.InferenceSession(
-        onnx_network(case, w), options, providers=["CPUExecutionProvider"]
+        onnx_network(case, w, operator), options, providers=["CPUExecutionProvider"]
     )
     feed = {"x": x}
 
@@ -139,25 +158,28 @@ def _opencv(case: Case, x: Array, w: Array, threads: int) -> Function:
     return call
 
 
-def onnx_network(case: Case, w: Array) -> bytes:
-    """An ONNX network of one node Conv, from "x" to "y", with the filter as a constant."""
+def onnx_network(case: Case, w: Array, operator: str = "fprop") -> bytes:
+    """An ONNX network of one node, Conv or for "dgrad" and "transposed" ConvTranspose, from "x" to
+    "y", with the filter as a constant.
+    """
     from onnx import TensorProto, helper, numpy_helper
 
-    (top, bottom), (left, right) = case.padding
+    transposed = operator != "fprop"
     node = helper.make_node(
-        "Conv",
+        "ConvTranspose" if transposed else "Conv",
         ["x", "w"],
         ["y"],
         kernel_shape=case.kernel,
         strides=case.stride,
         dilations=case.dilation,
         group=case.groups,
-        pads=(top, left, bottom, right),
+        pads=[low for low, _ in case.padding] + [high for _, high in case.padding],
+        **({"output_padding": output_padding(case)} if transposed else {}),
     )
     shapes = case.problem.input_shape, case.problem.output_shape
     ends = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-        for name, shape in zip("xy", shapes, strict=True)
+        for name, shape in zip("xy", shapes[::-1] if transposed else shapes, strict=True)
     ]
     graph = helper.make_graph(
         [node], "convolution", ends[:1], ends[1:], [numpy_helper.from_array(w, "w")]

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from implicit_conv.problem.options import LAYOUTS_OF
-from perf import networks
-from perf.shapes import Layers, Suite, depthwise, layer, rise
+from perf import networks, upsampling
+from perf.shapes import Layers, Suite, depthwise, layer
 
 # He et al., "Deep Residual Learning for Image Recognition" (2016), table 1, in the form known as
 # v1.5 (torchvision, NVIDIA), where the 3x3 has the stride: (width, input size, stride of the
@@ -45,23 +46,6 @@ VGG16 = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
 # of the two 3x3 convolutions of each level, down and then up.
 UNET_DOWN = ((64, 572), (128, 284), (256, 140), (512, 68), (1024, 32))
 UNET_UP = ((512, 56), (256, 104), (128, 200), (64, 392))
-
-# The same figure 1: the 2x2 transposed convolutions, as (channels, input size); each halves them.
-UNET_RISES = ((1024, 28), (512, 52), (256, 100), (128, 196))
-
-# Radford et al., "Unsupervised Representation Learning with Deep Convolutional Generative
-# Adversarial Networks" (2015), figure 1: 5x5 with stride 2, as (channels, filters, input size).
-DCGAN = ((1024, 512, 4), (512, 256, 8), (256, 128, 16), (128, 3, 32))
-
-# Kirillov et al., "Segment Anything" (2023), appendix A: the mask decoder's 2x2 with stride 2, as
-# (channels, filters, input size). The decoder of Stable Diffusion has no transposed convolution: it
-# repeats pixels, then convolves.
-SEGMENT_ANYTHING = ((256, 64, 64), (64, 32, 128))
-
-# Kong et al., "HiFi-GAN" (2020), appendix A.1, V1: (taps, stride) of 1-d transposed convolutions,
-# which start with 512 channels and halve them; MEL_FRAMES is 1.2 s of speech.
-HIFI_GAN = ((16, 8), (16, 8), (4, 2), (4, 2))
-MEL_FRAMES = 100
 
 # van den Oord et al., "WaveNet" (2016), section 2.1: 2 taps, dilations doubled up to 512; the
 # number of channels, which the paper leaves open, is 64 with 64 gates, and the signal is 1 s.
@@ -273,20 +257,6 @@ def gpu() -> Layers:
     return ((name, replace(case, N=GPU_BATCH)) for name, case in resnet50())
 
 
-def transposed() -> Layers:
-    """The transposed convolutions of U-Net, DCGAN, Segment Anything and HiFi-GAN."""
-    for channels, size in UNET_RISES:
-        yield rise(channels, channels // 2, (size, size), 2, 2)
-    for channels, filters, size in DCGAN:
-        yield rise(channels, filters, (size, size), 5, 2, pad=2, added=1)
-    for channels, filters, size in SEGMENT_ANYTHING:
-        yield rise(channels, filters, (size, size), 2, 2)
-    channels, frames = 512, MEL_FRAMES
-    for taps, stride in HIFI_GAN:
-        yield rise(channels, channels // 2, (frames,), taps, stride, pad=(taps - stride) // 2)
-        channels, frames = channels // 2, frames * stride
-
-
 def conv1d() -> Layers:
     """The convolutions of WaveNet, Whisper, wav2vec 2.0 and Mamba."""
     for dilation in WAVENET_DILATIONS:
@@ -334,12 +304,15 @@ SUITES: dict[str, tuple[str, Callable[[], Layers]]] = {
     "small": ("small calls", small),
     "int8": ("ResNet-50, uint8 x int8", int8),
     "gpu": ("ResNet-50", gpu),
-    "transposed": ("transposed convolutions", transposed),
+    "transposed": ("transposed convolutions", upsampling.transposed),
     "conv1d": ("conv1d of signals", conv1d),
     "conv3d": ("conv3d of volumes", conv3d),
+    "audio": ("networks of audio", partial(upsampling.layers, "audio")),
+    "upsampling": ("upsampling and strided gradients", partial(upsampling.layers, "upsampling")),
 }
 KINDS = ("aspp", "first", "depthwise", "pixel", "small")  # suites of layers of one kind
-OTHERS = ("int8", "gpu", "transposed", "conv1d", "conv3d")  # suites that "all" leaves out
+# Suites that "all" leaves out.
+OTHERS = ("int8", "gpu", "transposed", "conv1d", "conv3d", *upsampling.SUITES)
 
 
 def layers(suite: str, layout: str = "NCHW", batch: int | None = None) -> Suite:

@@ -6,7 +6,7 @@ the shape of the transposed result and of the input gradient, and w that of the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,8 +17,10 @@ from implicit_conv.operators.plan import Plan
 from implicit_conv.problem.options import LAYOUTS_OF
 from implicit_conv.settings import config
 from implicit_conv.testing import Array, Case, from_nchw, to_nchw
-from implicit_conv.timing import Timed, interleave
+from implicit_conv.timing import Timed, calls_of, interleave
+from implicit_conv.tools import rivals
 from implicit_conv.tools.rivals import (
+    CONTROL,
     OURS,
     Function,
     Measurement,
@@ -28,6 +30,10 @@ from implicit_conv.tools.rivals import (
     tensor_of,
     with_control,
 )
+from perf.engines import ENGINES
+from perf.shapes import output_padding
+
+ALLOCATIONS = 3  # sets of arrays of a case
 
 # Names of public functions by operator, with the number of spatial axes to fill in.
 FUNCTIONS = {
@@ -36,6 +42,11 @@ FUNCTIONS = {
     "wgrad": "conv{}d_weight_grad",
     "transposed": "conv_transpose{}d",
 }
+
+
+def is_conv2d(operator: str, case: Case) -> bool:
+    """Whether an operator of a case is conv2d, which has precisions, other dtypes and engines."""
+    return operator == "fprop" and len(case.size) == 2
 
 
 def inputs_of(operator: str, case: Case) -> tuple[Array, Array]:
@@ -52,9 +63,15 @@ def inputs_of(operator: str, case: Case) -> tuple[Array, Array]:
 
 
 def measure_operator(
-    operator: str, case: Case, rivals: Mapping[str, Timed], threads: int, rounds: int
+    operator: str,
+    case: Case,
+    prepare: Callable[[int], Mapping[str, Timed]],
+    threads: int,
+    rounds: int,
+    precision: str = "standard",
 ) -> Measurement:
-    """Check "call", "plan" and the rivals on one case, then time them in turn.
+    """Check "call", "plan" and the rivals on one case, then time them in turn, with several sets of
+    arrays: a set's pages decide up to 25 % of a time. Earlier sets stay, so that each has others.
 
     torch in float64 is the oracle. "call" takes a plain filter, and "plan" a packed one.
 
@@ -62,31 +79,65 @@ def measure_operator(
     ----------
     operator : a key of FUNCTIONS
     case : Case
-        Its padding is equal on both sides, and its filter has the layout KCS, KCRS or KCTRS.
-    rivals : mapping of name to rival
-        Their results have channels second, and axes K, C, R, S for "wgrad".
+        Its padding is equal on both sides, and its filter has the layout KCS, KCRS or KCTRS, unless
+        it is of conv2d.
+    prepare : function of the number of a set
+        It returns the rivals by name, with arrays of their own. Their results have channels second,
+        and axes K, C, R, S for "wgrad".
     threads, rounds : int
+    precision : str
+        That of "call" and "plan" of conv2d.
 
     Raises
     ------
     WrongResultError
-        An error exceeds LIMIT_UNITS.
+        An error exceeds LIMIT_UNITS, or for conv2d that of `check`.
     """
-    first, second = inputs_of(operator, case)
+    kept, found = [], []
     with config(num_threads=threads):
-        plan, functions = ours(operator, case, first, second)
-        timed = {**local(functions), **rivals}
-        errors = _check(operator, case, timed, threads)
-        return Measurement(plan, errors, interleave(with_control(timed), rounds))
+        for number, share in enumerate(shares(rounds)):
+            plan, functions = ours(operator, case, *inputs_of(operator, case), precision)
+            kept.append(functions)
+            timed = with_control({**local(functions), **prepare(number)})
+            if number == 0:
+                errors = _check(operator, case, timed, threads, precision)
+                calls = calls_of(timed)
+            found.append(interleave(timed, share, seed=number, calls=calls))
+    samples = {name: np.concatenate([one[name] for one in found]) for name in timed}
+    return Measurement(plan, errors, samples)
+
+
+def shares(rounds: int) -> list[int]:
+    """The rounds of each set of arrays; a set has at least one."""
+    sets = min(ALLOCATIONS, rounds)
+    return [rounds // sets + (number < rounds % sets) for number in range(sets)]
 
 
 def ours(
-    operator: str, case: Case, first: Array, second: Array
+    operator: str, case: Case, first: Array, second: Array, precision: str
 ) -> tuple[Plan, dict[str, Function]]:
     """The plan, and the public function ("call") and the plan with a packed filter ("plan")."""
-    name = FUNCTIONS[operator].format(len(case.size))
-    function: Any = getattr(implicit_conv, name)
+    if is_conv2d(operator, case):
+        return rivals.ours(case, first, second, precision)
+    name, given, options = arguments_of(operator, case)
     planner: Any = getattr(implicit_conv, f"plan_{name}")
+    plan = planner(first.shape, second.shape, *given, first.dtype, **options)
+    packed = second if operator == "wgrad" else plan.pack(second)
+    return plan, {
+        "call": call_of(operator, case, first, second),
+        "plan": lambda: plan(first, packed),
+    }
+
+
+def call_of(operator: str, case: Case, first: Array, second: Array) -> Function:
+    """The public function; nothing is planned before its first call."""
+    name, given, options = arguments_of(operator, case)
+    function: Any = getattr(implicit_conv, name)
+    return lambda: function(first, second, *given, **options)
+
+
+def arguments_of(operator: str, case: Case) -> tuple[str, list[Any], dict[str, Any]]:
+    """The name of the public function, and its arguments after the two arrays."""
     options = case.options
     given: list[Any] = []
     if operator in ("dgrad", "transposed"):
@@ -99,12 +150,7 @@ def ours(
         options["output_size"] = case.size
         swapped = str.maketrans("CK", "KC")  # its channels are the filters of the case
         options["weight_layout"] = case.weight_layout.translate(swapped)
-    plan = planner(first.shape, second.shape, *given, first.dtype, **options)
-    packed = second if operator == "wgrad" else plan.pack(second)
-    return plan, {
-        "call": lambda: function(first, second, *given, **options),
-        "plan": lambda: plan(first, packed),
-    }
+    return FUNCTIONS[operator].format(len(case.size)), given, options
 
 
 def torch_operator(
@@ -135,10 +181,9 @@ def torch_operator(
     if last:
         form = torch.channels_last if rank == 2 else torch.channels_last_3d
         w, x = w.contiguous(memory_format=form), x.contiguous(memory_format=form)
-    transposed, output_padding = operator == "transposed", [0] * rank
-    if transposed:
-        output_padding = [_output_padding(case, axis) for axis in range(rank)]
-    sizes = case.stride, padding, case.dilation, transposed, output_padding, case.groups
+    transposed = operator == "transposed"
+    added = output_padding(case) if transposed else [0] * rank
+    sizes = case.stride, padding, case.dilation, transposed, added, case.groups
     convolve: Any = torch.ops.aten.convolution
     backward: Any = torch.ops.aten.convolution_backward
 
@@ -153,14 +198,14 @@ def torch_operator(
     return call
 
 
-def _output_padding(case: Case, axis: int) -> int:
-    """Pixels on the high side of a transposed convolution that no window of the case reaches."""
-    (low, high), reach = case.padding[axis], (case.kernel[axis] - 1) * case.dilation[axis] + 1
-    return case.size[axis] + low + high - (case.output[axis] - 1) * case.stride[axis] - reach
-
-
-def _check(operator: str, case: Case, timed: Mapping[str, Timed], threads: int) -> dict[str, float]:
-    """Largest error of each result, against torch in float64."""
+def _check(
+    operator: str, case: Case, timed: Mapping[str, Timed], threads: int, precision: str
+) -> dict[str, float]:
+    """Largest error of each result but that of the control, against torch in float64."""
+    timed = {name: each for name, each in timed.items() if name != CONTROL}
+    if is_conv2d(operator, case):
+        fast = (*ENGINES, *(OURS if precision == "fast" else ()))
+        return rivals.check(case, timed, threads, fast)
     first, second = (array.astype(np.float64) for array in inputs_of(operator, case))
     first = np.ascontiguousarray(to_nchw(first, case.layout))
     if operator == "wgrad":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from perf import highlights, plots, tables
 from perf.layers import SUITES
@@ -41,7 +42,8 @@ READING = """\
   filter as they load a network. The worst layer is that of call, or of plan for those engines.
 - **A layer** is named by its filter, stride, channels and input: `3x3/2 128-256 @28` has a 3 x 3
   filter, stride 2, 128 input and 256 output channels and a 28 x 28 input. `dw 96` is depthwise
-  with 96 channels, `g32` has 32 groups.
+  with 96 channels, `g32` has 32 groups. Suites of several operators say the model and the operator
+  before it: `dgrad` is an input gradient, `wgrad` a weight gradient.
 - **of peak** is the share of the FMA rate that the same run measured, and **of copy** the share of
   the copy bandwidth, counting x, w and y once each. Plots show the larger one, the share *of the
   limit*. It may exceed 1: Winograd needs fewer operations than the direct sum, which is what
@@ -55,9 +57,10 @@ METHOD = """\
 ## How it was measured
 
 - A rival has a process of its own, equal arrays and as many threads as ours. Functions take turns
-  in random order, and each allocates its output. A process that is not timed sleeps, because its
-  thread pool may spin after a call. Runs that name no version beside a rival are older, and timed
-  torch in the process of ours.
+  in random order, and each allocates its output. Rounds are shared by three sets of arrays, whose
+  pages decide up to 25 % of a time; runs before 2026-11-26 have one set. A process that is not
+  timed sleeps, because its thread pool may spin after a call. Runs that name no version beside a
+  rival are older, and timed torch in the process of ours.
 - Before a function is timed, its result is compared with a float64 reference.
 - torch runs its oneDNN kernels. Its gradients are those of `convolution_backward` with one output
   asked for. Its uint8 x int8 is `onednn.qconv2d_pointwise`, whose filter was packed before.
@@ -79,11 +82,13 @@ makes a record, and this command writes these pages and README's table from all 
 
 ```sh
 {command}
-```"""
+```
+
+Suite `changing` measures what a size costs that no call had before."""
 
 
-def index(runs: Named, command: str) -> str:
-    """The text of index.md; `command` writes the pages."""
+def index(runs: Named, command: str, more: Sequence[str]) -> str:
+    """The text of index.md; `command` writes the pages, and `more` names those beside suites'."""
     bars = highlights.chart([record for _, record in runs])
     chart = [OPENING, f"![{plots.overview_words(bars)}]({CHART})", behind(runs)]
     parts = [
@@ -94,7 +99,7 @@ def index(runs: Named, command: str) -> str:
         READING,
         METHOD,
         YOURS.format(command=command),
-        "\n".join(["```{toctree}", ":hidden:", "", *suites(runs), "```"]),
+        "\n".join(["```{toctree}", ":hidden:", "", *suites(runs), *more, "```"]),
     ]
     return "\n\n".join(parts) + "\n"
 

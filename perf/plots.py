@@ -26,8 +26,8 @@ LARGE, MEDIUM = 18, 17  # text of the chart, which a phone shows at half its siz
 STEP = 34  # height of a bar of the chart, with its space
 
 LAYERS = 440  # pixels, the width of a plot of layers, so that a phone shrinks its text little
-MOST_HEIGHT = 900  # pixels, of a plot of layers
-MOST_STEP = 17  # height of a row where there are few
+MOST_HEIGHT = 900  # pixels, of a plot of layers whose rows are higher than the least
+MOST_STEP, LEAST_STEP = 17, 9  # height of a row where there are few, and where there are many
 SHARES = 84  # width of the panel of shares
 
 
@@ -95,7 +95,7 @@ def layers(record: Record) -> Picture:
 
     rows = sorted(record["rows"], key=worst)
     top, foot = 52, 46
-    step = min(MOST_STEP, (MOST_HEIGHT - top - foot) / len(rows))
+    step = min(MOST_STEP, max(LEAST_STEP, (MOST_HEIGHT - top - foot) / len(rows)))
     size = min(SIZE, 0.84 * step)
     left = 8 + max(width_of(row["layer"], size) for row in rows)
     right = LAYERS - 12 - (SHARES if "ceilings" in record else 0)

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from perf import highlights, pages, plots, tables
+from perf import changes, highlights, pages, plots, tables
 from perf.machines import machine_of
 from perf.record import told
 from perf.tables import Named
@@ -34,12 +34,13 @@ def run(options: argparse.Namespace) -> int:
     """Write what was asked for; exit status 0."""
     if not (options.docs or options.readme):
         raise ValueError("nothing to write: give a folder as --docs, a README as --readme, or both")
-    runs = in_order([(path.stem, told(path)) for path in options.records])
+    named = [(path.stem, told(path)) for path in options.records]
+    runs = in_order(named)
     if options.readme:
         text = options.readme.read_text(encoding="utf-8")
         options.readme.write_text(readme_text(text, runs), encoding="utf-8")
     if options.docs:
-        write(runs, options.docs / FOLDER)
+        write(contents(runs, changing(named)), options.docs / FOLDER)
     return 0
 
 
@@ -59,20 +60,28 @@ def in_order(named: Named) -> Named:
     return sorted(runs, key=lambda pair: (tables.suite_order(pair[1]), pair[0]))
 
 
-def contents(runs: Named) -> dict[str, str]:
-    """All files of the folder: their names and texts."""
+def changing(named: Named) -> Named:
+    """The runs of suite changing that have rows, in the order of their headings."""
+    runs = [(name, one) for name, one in named if one["kind"] == changes.PAGE and one["rows"]]
+    return sorted(runs, key=lambda pair: (changes.heading(pair[1]), pair[0]))
+
+
+def contents(runs: Named, changed: Named = ()) -> dict[str, str]:
+    """All files of the folder, their names and texts: of runs of layers, and of `changed` sizes."""
     bars = highlights.chart([record for _, record in runs])
     files = {pages.CHART: str(plots.overview(bars))} if bars else {}
-    files |= {pages.INDEX: pages.index(runs, COMMAND)}
+    more = [changes.PAGE] if changed else []
+    files |= {pages.INDEX: pages.index(runs, COMMAND, more)}
     files |= {f"{suite}.md": pages.page(suite, runs) for suite in pages.suites(runs)}
+    files |= {f"{changes.PAGE}.md": changes.page(changed)} if changed else {}
     rivals = [(name, record) for name, record in runs if tables.rivals_of(record)]
     return files | {f"{name}.svg": str(plots.layers(record)) for name, record in rivals}
 
 
-def write(runs: Named, folder: Path) -> None:
-    """Write `contents` into `folder`."""
+def write(files: dict[str, str], folder: Path) -> None:
+    """Write files into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, text in contents(runs).items():
+    for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
 
 

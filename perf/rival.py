@@ -23,13 +23,14 @@ import numpy as np
 from implicit_conv.testing import Array, Case
 from implicit_conv.timing import Timed, calls_per_sample, no_collection, sample
 from implicit_conv.tools.rivals import Function, result_of
-from perf.engines import rival
-from perf.operators import inputs_of, torch_operator
+from perf.engines import onnxruntime_operator, rival
+from perf.operators import inputs_of, is_conv2d, torch_operator
 from perf.record import ROOT
 from perf.side import serve
 from perf.workers import Process
 
 MODULES = {"opencv": "cv2"}  # names of modules where they differ from those of rivals
+OPERATORS = {"torch": torch_operator, "onnxruntime": onnxruntime_operator}  # besides conv2d
 # How long the CPU time of this process is watched: two ticks of a kernel with 100 in a second. Some
 # kernels add up the time of other threads once in a tick, and none of it in between.
 STEP_SECONDS = 0.02
@@ -50,23 +51,27 @@ class Rival:
 
     def __init__(self, name: str, threads: int) -> None:
         self.name, self.threads = name, threads
-        self.function: Function | None = None
+        self.functions: list[Function] = []  # of one case; each has arrays of its own
 
     def hello(self) -> dict[str, Any]:
         """The version of the rival, and the number of threads that it was told to use."""
         module = importlib.import_module(module_of(self.name))
         return {"version": str(module.__version__), "threads": self.threads}
 
-    def prepare(self, operator: str, case: dict[str, Any], result: str) -> dict[str, Any]:
-        """Make ready to compute `operator` on a case, and write the result to the file `result`.
+    def prepare(
+        self, operator: str, case: dict[str, Any], result: str, number: int
+    ) -> dict[str, Any]:
+        """Make ready to compute `operator` on a case with new arrays, beside the `number` sets that
+        the case has already, and write the result to the file `result`.
 
         The answer has the reason where the rival cannot compute the case.
         """
-        self.function = None  # frees the arrays of the case before
+        del self.functions[number:]  # frees the arrays of the case before
         try:
-            self.function, y = function_of(self.name, operator, case_of(case), self.threads)
+            function, y = function_of(self.name, operator, case_of(case), self.threads)
         except Exception as error:  # engines have exceptions of their own
             return {"unsupported": f"{self.name}: {error}".strip().splitlines()[0]}
+        self.functions.append(function)
         np.save(result, y)
         settle()
         return {}
@@ -80,9 +85,8 @@ class Rival:
         return {"seconds": self._timed(lambda call: sample(call, calls))}
 
     def _timed(self, work: Callable[[Function], float]) -> float:
-        assert self.function is not None, "prepare a convolution first"
         with no_collection():
-            found = work(self.function)
+            found = work(self.functions[-1])
         settle()
         return found
 
@@ -96,12 +100,12 @@ def function_of(name: str, operator: str, case: Case, threads: int) -> tuple[Fun
     ValueError
         The rival cannot compute the case.
     """
-    if operator == "fprop" and len(case.size) == 2:
+    if is_conv2d(operator, case):
         function = rival(name, case, *case.arrange(*case.inputs(0)), threads)
-    elif name != "torch":
-        raise ValueError(f"{name} is compared for fprop with two spatial axes only")
+    elif name in OPERATORS:
+        function = OPERATORS[name](operator, case, *inputs_of(operator, case), threads)
     else:
-        function = torch_operator(operator, case, *inputs_of(operator, case), threads)
+        raise ValueError(f"{name} is compared for fprop with two spatial axes only")
     return function, result_of(case, name, function())
 
 
@@ -161,13 +165,18 @@ class Rivals(NamedTuple):
     facts: dict[str, dict[str, Any]]  # rival -> version and threads
     folder: Path  # for results
 
-    def prepare(self, operator: str, case: Case) -> tuple[dict[str, Timed], dict[str, str]]:
-        """Make every rival ready for a case: (those that are, reasons of the others)."""
+    def prepare(
+        self, operator: str, case: Case, number: int = 0
+    ) -> tuple[dict[str, Timed], dict[str, str]]:
+        """Make every rival ready for a case, with set `number` of its arrays: (those that are,
+        reasons of the others).
+        """
         ready: dict[str, Timed] = {}
         reasons = dict(self.missing)
         for name, process in self.processes.items():
             path = self.folder / f"{name}.npy"
-            answer = process.ask("prepare", operator=operator, case=asdict(case), result=str(path))
+            wanted = {"operator": operator, "case": asdict(case), "number": number}
+            answer = process.ask("prepare", **wanted, result=str(path))
             if "unsupported" in answer:
                 reasons[name] = answer["unsupported"]
             else:

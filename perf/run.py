@@ -13,24 +13,25 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from implicit_conv.cpu.machine.arch import cpu_arch
 from implicit_conv.problem.options import FLOAT_DTYPES, PRECISIONS
 from implicit_conv.testing import Case
-from implicit_conv.timing import UNTOLD, disturbance
+from implicit_conv.timing import UNTOLD, Timed, disturbance
 from implicit_conv.tools.ceilings import measure_ceilings
-from implicit_conv.tools.rivals import CONTROL, measure
-from perf import tables, terminal
-from perf.engines import ENGINES, RIVALS
+from implicit_conv.tools.rivals import CONTROL
+from perf import changing, tables, terminal, upsampling
+from perf.engines import RIVALS
 from perf.layers import SUITES, layers
 from perf.operators import inputs_of, measure_operator
+from perf.opponents import opponents
 from perf.record import Record, layer_row, load, new_record, python, save
 from perf.rival import rivals
 from perf.shapes import Suite
 from perf.terminal import Show
+from perf.upsampling import MIXED
 from perf.verdicts import noise_floor
 
 INTERRUPTED = 130  # exit status after Ctrl-C, as in a shell
@@ -52,12 +53,12 @@ conv2d(np.ones((1, 64, 56, 56), np.float32), np.ones((64, 64, 3, 3), np.float32)
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the command line."""
     parser = commands.add_parser("run", help="time the layers of a suite", description=__doc__)
-    parser.add_argument("--suite", default="resnet50", choices=(*SUITES, "all"))
+    parser.add_argument("--suite", default="resnet50", choices=(*SUITES, changing.SUITE, "all"))
     parser.add_argument(
         "--operator",
-        default="fprop",
         choices=("fprop", "dgrad", "wgrad", "transposed"),
-        help="what to compute, on a CPU; suite transposed has the shapes for operator transposed",
+        help="what to compute, on a CPU; suite transposed has the shapes for operator transposed, "
+        "and each layer of audio and upsampling has its own; default: fprop",
     )
     parser.add_argument("--layer", action="append", help="only layers whose name contains this")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
@@ -86,6 +87,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "default: torch if it is installed",
     )
     parser.add_argument("--rounds", type=int, default=21, help="samples of each function")
+    parser.add_argument("--sizes", type=int, default=100, help="new sizes of suite changing")
     parser.add_argument("-o", "--output", type=Path, help="write the record here, row by row")
     parser.set_defaults(run=run)
 
@@ -94,6 +96,8 @@ def run(options: argparse.Namespace) -> int:
     """Exit status: 0; 1 if rows were dropped; UNTOLD if no ratio can be told, for other work
     disturbs this machine; 130 after Ctrl-C, which keeps the finished rows.
     """
+    if options.suite == changing.SUITE:
+        return changing.run(options)
     if options.device == "cuda":
         from perf.cuda import row_maker
     else:
@@ -127,7 +131,7 @@ def run(options: argparse.Namespace) -> int:
 def require_images(options: argparse.Namespace, suite: Suite) -> None:
     """Raise unless `measure`, which knows precisions, measures the whole suite."""
     images = all(len(case.size) == 2 for case in suite.values())
-    if options.device == "cuda" or options.operator != "fprop" or not images:
+    if options.device == "cuda" or operator_of(options) != "fprop" or not images:
         raise ValueError(
             f"--precision {options.precision} is measured for conv2d on a CPU; leave it out, or "
             "choose another suite, --operator fprop and --device cpu"
@@ -139,7 +143,7 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "suite": options.suite,
         "device": options.device,
-        "operator": options.operator,
+        "operator": operator_of(options),
         "precision": options.precision,
         "threads": options.threads or cpu_arch().threads,
         "layout": options.layout,
@@ -150,11 +154,22 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def opponents(chosen: list[str] | None) -> list[str]:
-    """Names of the rivals to time; by default, torch if it is installed."""
-    if chosen is None:
-        return ["torch"] if find_spec("torch") else []
-    return [name for name in chosen if name != "nothing"]
+def operator_of(options: argparse.Namespace) -> str:
+    """What to compute of every layer; MIXED where each layer has its own operator.
+
+    Raises
+    ------
+    ValueError
+        The suite has operators, and --operator or --device asks for another one.
+    """
+    if options.suite not in upsampling.SUITES:
+        return options.operator or "fprop"
+    if options.operator or options.device == "cuda":
+        raise ValueError(
+            f"each layer of suite {options.suite} has its own operator, on a CPU; leave --operator "
+            "and --device out, and choose layers by --layer, such as --layer dgrad"
+        )
+    return MIXED
 
 
 def dtypes(options: argparse.Namespace) -> list[str]:
@@ -251,18 +266,24 @@ def cpu_row_maker(
     record["ceilings"] = measure_ceilings(threads, options.rounds, *dtypes(options))
     with rivals(record["settings"]["against"], threads) as found:
         record["rivals"] = found.facts
+        operators = upsampling.operators(options.suite)
 
         def make_row(name: str, case: Case) -> dict[str, Any]:
-            operator, rounds = options.operator, options.rounds
-            ready, reasons = found.prepare(operator, case)
-            if operator == "fprop" and len(case.size) == 2:
-                measured = measure(case, ready, threads, rounds, options.precision, ENGINES)
-            else:
-                measured = measure_operator(operator, case, ready, threads, rounds)
-            plan, errors, samples = measured
+            rounds = options.rounds
+            operator = operators.get(name) or operator_of(options)
+            reasons: dict[str, str] = {}
+
+            def prepare(number: int) -> dict[str, Timed]:
+                ready, why = found.prepare(operator, case, number)
+                reasons.update(why)
+                return ready
+
+            plan, errors, samples = measure_operator(
+                operator, case, prepare, threads, rounds, options.precision
+            )
             row = layer_row(name, case, plan, plan.algorithm, errors, samples)
             memory = memory_of_call(plan.engine, *inputs_of(operator, case))
             row |= {"scratch_bytes": memory.scratch, "peak_bytes": memory.peak}
-            return row | {"not_timed": reasons}
+            return row | {"operator": operator, "not_timed": reasons}
 
         yield make_row

@@ -71,3 +71,14 @@ def rise(
     out = tuple((n - 1) * stride - 2 * pad + taps + added for n in size)
     _, case = layer(k, c, out, taps, stride, pad)
     return f"{times(case.kernel)}/{stride} {c}-{k} @{times(size)}", case
+
+
+def output_padding(case: Case) -> list[int]:
+    """Pixels on the high side of a transposed convolution that no window of the case reaches."""
+    axes = zip(
+        case.size, case.output, case.kernel, case.stride, case.dilation, case.padding, strict=True
+    )
+    return [
+        size + low + high - (out - 1) * stride - (taps - 1) * dilation - 1
+        for size, out, taps, stride, dilation, (low, high) in axes
+    ]

@@ -11,6 +11,7 @@ from statistics import geometric_mean
 from typing import Any, NamedTuple
 
 from implicit_conv.tools.rivals import LIMIT_UNITS
+from perf import upsampling
 from perf.engines import ENGINES, RIVALS
 from perf.layers import KINDS, OTHERS, SUITES
 from perf.record import Record
@@ -75,6 +76,7 @@ def _overview(record: Record, rival: str) -> Overview:
 OPERATORS = {  # what a run computed, in titles; a suite of its own names the others
     "fprop": "",
     "transposed": "",
+    upsampling.MIXED: "",
     "dgrad": ", input gradients",
     "wgrad": ", weight gradients",
 }

@@ -50,8 +50,6 @@ def measure(
     rivals: Mapping[str, Timed],
     threads: int,
     rounds: int,
-    precision: str = "standard",
-    fast: Collection[str] = (),
 ) -> Measurement:
     """Check "call", "plan" and the rivals on one case, then time them in turn.
 
@@ -60,24 +58,27 @@ def measure(
     case : Case
     rivals : mapping of name to rival, ready to convolve `case`
     threads, rounds : int
-    precision : str
-        That of "call" and "plan".
-    fast : names of rivals that may err as Winograd with large tiles does
 
     Raises
     ------
     WrongResultError
-        An error exceeds LIMIT_UNITS, or FAST_UNITS for rivals of `fast` and for precision "fast".
+        An error exceeds LIMIT_UNITS.
     """
-    x, w = case.arrange(*case.inputs(0))
-    options = {**case.options, "precision": precision}
     with config(num_threads=threads):
-        plan = plan_conv2d(x.shape, w.shape, x.dtype, w_dtype=w.dtype, **options)
-        packed = plan.pack(w)
-        ours = {"call": lambda: conv2d(x, w, **options), "plan": lambda: plan(x, packed)}
-        timed = {**local(ours), **rivals}
-        errors = check(case, timed, threads, (*fast, *(OURS if precision == "fast" else ())))
+        plan, functions = ours(case, *case.arrange(*case.inputs(0)))
+        timed = {**local(functions), **rivals}
+        errors = check(case, timed, threads)
         return Measurement(plan, errors, interleave(with_control(timed), rounds))
+
+
+def ours(
+    case: Case, x: Array, w: Array, precision: str = "standard"
+) -> tuple[Plan, dict[str, Function]]:
+    """The plan, and conv2d ("call") and the plan with a packed filter ("plan")."""
+    options = {**case.options, "precision": precision}
+    plan = plan_conv2d(x.shape, w.shape, x.dtype, w_dtype=w.dtype, **options)
+    packed = plan.pack(w)
+    return plan, {"call": lambda: conv2d(x, w, **options), "plan": lambda: plan(x, packed)}
 
 
 def local(functions: Mapping[str, Function]) -> dict[str, Timed]:

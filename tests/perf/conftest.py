@@ -9,9 +9,19 @@ STARTUP = {"import": 0.01, "first_call_cold": 4.0, "first_call_warm": 0.5}
 
 
 def quieten(patch):
-    """Nothing disturbs what is measured, whatever else this machine does."""
-    patch.setattr("perf.run.disturbance", lambda threads: "")
+    """Nothing disturbs what is measured, whatever else this machine does, and torch's vectors are
+    as wide as ours, whatever variables these tests run with.
+    """
+    for module in "run", "changing":
+        patch.setattr(f"perf.{module}.disturbance", lambda threads: "")
     patch.setattr("perf.tables.NOISY", 1e9)
+    patch.setattr("perf.opponents.host_features", dict)  # no AVX-512: nothing to compare
+
+
+@pytest.fixture
+def quiet(monkeypatch):
+    """See `quieten`."""
+    quieten(monkeypatch)
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,11 @@
 """Suites and rivals of transposed convolutions, gradients, signals and volumes."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
+from implicit_conv.problem.options import LAYOUTS_OF
 from implicit_conv.testing import Case
 from implicit_conv.timing import Local
 from implicit_conv.tools.rivals import WrongResultError
@@ -38,7 +42,7 @@ CASES = {
 
 def torch_rival(operator, case):
     function, _ = function_of("torch", operator, case, threads=1)
-    return {"torch": Local(function)}
+    return lambda number: {"torch": Local(function)}
 
 
 @pytest.mark.parametrize("rank", CASES)
@@ -53,12 +57,64 @@ def test_rivals_agree_and_are_timed(operator, rank):
     assert set(samples) == {*errors, "control"}
 
 
+@pytest.mark.parametrize("rank", CASES)
+@pytest.mark.parametrize("operator", operators.FUNCTIONS)
+def test_onnxruntime_agrees(operator, rank):
+    """With output padding, and low padding other than high."""
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    layout = LAYOUTS_OF[rank][0]
+    case = replace(CASES[rank], layout=layout, padding=((1, 0), *CASES[rank].padding[1:]))
+    if operator == "wgrad":
+        with pytest.raises(ValueError, match="no weight gradients"):
+            function_of("onnxruntime", operator, case, threads=1)
+        return
+    _, y = function_of("onnxruntime", operator, case, threads=1)
+    first, second = operators.inputs_of(operator, case)
+    np.testing.assert_allclose(y, operators.call_of(operator, case, first, second)(), atol=1e-4)
+
+
+@pytest.mark.parametrize("change", [{"dtype": "float64"}, {"layout": "NWC"}])
+def test_onnxruntime_refuses_another_layout_or_dtype(change):
+    with pytest.raises(ValueError, match="float32 NCW and no weight gradients"):
+        function_of("onnxruntime", "dgrad", replace(CASES[1], **change), threads=1)
+
+
 def test_a_wrong_result_is_not_timed():
     pytest.importorskip("torch")
     function, _ = function_of("torch", "dgrad", CASES[2], threads=1)
     wrong = {"torch": Local(lambda: function() + 1)}
     with pytest.raises(WrongResultError, match="torch is"):
-        operators.measure_operator("dgrad", CASES[2], wrong, 1, 1)
+        operators.measure_operator("dgrad", CASES[2], lambda number: wrong, 1, 1)
+
+
+@pytest.mark.parametrize("operator", ["fprop", "dgrad"])
+def test_several_sets_of_arrays_take_turns(operator, monkeypatch):
+    """A rival is asked for each set; arrays of earlier sets stay, so none has their memory."""
+    pytest.importorskip("torch")
+    sets, ours = [], operators.ours
+
+    def noted(operator, case, first, second, precision):
+        sets.append([array.ctypes.data for array in (first, second)])
+        return ours(operator, case, first, second, precision)
+
+    asked = []
+
+    def prepare(number):
+        asked.append(number)
+        return torch_rival(operator, CASES[2])(number)
+
+    monkeypatch.setattr(operators, "ours", noted)
+    measured = operators.measure_operator(operator, CASES[2], prepare, 1, 7)
+    assert asked == [0, 1, 2] and len(sets) == 3
+    assert len({address for made in sets for address in made}) == 6
+    assert {len(samples) for samples in measured.samples.values()} == {7}
+    assert set(measured.errors) == {"call", "plan", "torch"}
+
+
+def test_sets_share_the_rounds():
+    found = [operators.shares(rounds) for rounds in (1, 2, 3, 7, 21)]
+    assert found == [[1], [1, 1], [1, 1, 1], [3, 2, 2], [7, 7, 7]]
 
 
 def test_suites_have_the_shapes_of_their_papers():

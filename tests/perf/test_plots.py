@@ -1,11 +1,12 @@
 """Plots: sizes that fit a page, and shapes that stand where the numbers say."""
 
 import math
+import re
 from xml.etree import ElementTree
 
 import pytest
 
-from perf import plots, tables
+from perf import plots, tables, upsampling
 
 SVG = "{http://www.w3.org/2000/svg}"
 CEILINGS = {"fma": 1e9, "copy": 1e9}
@@ -70,6 +71,15 @@ def test_plots_of_layers_fit_a_page(rows):
     picture = plots.layers(made(*many, ceilings=CEILINGS))
     assert picture.height <= 900
     assert picture.width <= 480
+    assert inside(picture)
+
+
+def test_many_layers_with_long_names_stay_legible():
+    """Suite audio has the most layers; a picture that a reader scrolls is better than tiny text."""
+    many = [layer(name, 1.0, torch=0.3) for name in upsampling.operators("audio")]
+    picture = plots.layers(made(*many, ceilings=CEILINGS))
+    sizes = [float(size) for size in re.findall(r'font-size="([\d.]+)"', str(picture))]
+    assert min(sizes) > 7.5
     assert inside(picture)
 
 

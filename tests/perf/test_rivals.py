@@ -128,6 +128,16 @@ def test_a_rival_convolves_in_its_own_process():
             found.prepare("fprop", CASE)
 
 
+def test_a_rival_keeps_the_sets_of_a_case(tmp_path):
+    side, path = rival.Rival("numpy", 1), str(tmp_path / "y.npy")
+    for case, number in ((CASE, 0), (CASE, 1), (CASE, 2), (CASES["pixel"], 0)):
+        before = list(side.functions)
+        assert side.prepare("fprop", asdict(case), path, number) == {}
+        assert len(side.functions) == number + 1
+        assert side.functions[:number] == before[:number]
+        check(case, {"numpy": Local(side.functions[-1])})
+
+
 def test_a_rival_that_is_not_installed_has_a_reason(monkeypatch):
     monkeypatch.setattr(rival, "find_spec", lambda name: None)
     with rival.rivals(["opencv"], threads=1) as found:
@@ -183,7 +193,7 @@ def test_threads_that_never_sleep_are_an_error(spinning):
 def test_an_answer_waits_for_the_threads(request_of, monkeypatch):
     order = []
     side = rival.Rival("numpy", 1)
-    side.function = lambda: order.append("call")
+    side.functions = [lambda: order.append("call")]
     monkeypatch.setattr(rival, "settle", lambda: order.append("settle"))
     getattr(side, request_of)(1 if request_of == "sample" else 1e-9)
     assert "call" in order

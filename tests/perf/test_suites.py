@@ -122,6 +122,8 @@ def test_suites_have_the_shapes_of_their_sources():
         "transposed": 14,
         "conv1d": 14,
         "conv3d": 19,
+        "audio": 147,
+        "upsampling": 87,
     }
     resnet = layers("resnet50", "NHWC", batch=4)
     assert resnet["3x3/2 256-256 @28"] == Case(

@@ -104,6 +104,11 @@ def code(maker: str, *arguments: Any) -> Code:
     return Code(maker, arguments)
 
 
+def count() -> int:
+    """How many kernels this process has compiled, or loaded from the cache."""
+    return len(_addresses)
+
+
 def forget() -> None:
     """Forget all addresses: code is found or compiled again."""
     _addresses.clear()

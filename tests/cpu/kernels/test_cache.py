@@ -242,6 +242,16 @@ def test_what_python_calls_is_cached(store):
         assert len(names(store)) == 1
 
 
+def test_code_is_counted_once_whether_compiled_or_loaded(add):
+    for compiled in True, False:
+        assert add(5)[1] == compiled  # which forgets before
+        assert code.count() == 1
+    code.code(ADD, 5).address()
+    assert code.count() == 1
+    code.code(ADD, 6).address()
+    assert code.count() == 2
+
+
 def test_code_is_found_once_in_a_process(add, monkeypatch):
     add(1)
     monkeypatch.setattr(code, "_FINDERS", {})

@@ -1,0 +1,157 @@
+"""Suite "changing": what a call costs whose size was never seen, in kinds of calls that are known.
+
+Ours and torch have a process each, and take turns size by size; ours starts with an empty cache of
+kernels. The first two sizes of a kind make it known, and count in no figure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+from implicit_conv.cpu.machine.arch import cpu_arch
+from implicit_conv.timing import UNTOLD, disturbance
+from perf import changes, terminal
+from perf.kinds import KINDS, OURS, TORCH, Kind
+from perf.opponents import opponents
+from perf.record import ROOT, load, new_record, save
+from perf.rival import THREAD_VARIABLES
+from perf.terminal import Show
+from perf.workers import Process
+
+SUITE = changes.PAGE
+KNOWN = 2  # sizes that make a kind known
+AGREE = 1e-5  # of the sum of absolute results: the largest difference of sums
+INTERRUPTED = 130  # exit status after Ctrl-C, as in a shell
+
+
+def run(options: argparse.Namespace) -> int:
+    """Exit status: 0; UNTOLD if other work disturbs this machine; 130 after Ctrl-C, which keeps the
+    finished rows.
+    """
+    refuse_others(options)
+    threads = options.threads or cpu_arch().threads
+    kinds, left_out = installed(chosen(options.layer))
+    against = opponents(options.against)
+    own = {"threads": threads, "sizes": options.sizes, "against": against, "left_out": left_out}
+    record = new_record(SUITE, {"suite": SUITE, **own})
+    disturbed = disturbance(threads)
+    if disturbed:
+        print(disturbed, file=sys.stderr, flush=True)
+    try:
+        with terminal.progress() as show, callers([OURS, *against], threads) as alive:
+            record["rivals"] = {name: alive[name].ask("hello") for name in against}
+            for row in rows(kinds, alive, options.sizes, show):
+                record["rows"].append(row)
+                if options.output:
+                    save(record, options.output)
+        record["complete"] = True
+    except KeyboardInterrupt:
+        print("interrupted: the finished rows are kept")
+    disturbed = disturbed or disturbance(threads)
+    record |= {"disturbed": disturbed} if disturbed else {}
+    record["load"]["after"] = load()
+    if options.output:
+        save(record, options.output)
+    print(changes.terminal_table(record))
+    return INTERRUPTED if not record["complete"] else UNTOLD if disturbed else 0
+
+
+def refuse_others(options: argparse.Namespace) -> None:
+    """Raise ValueError where an option asks for what the kinds do not have."""
+    asked = {
+        "--operator": options.operator,
+        "--dtype": options.dtype,
+        "--batch": options.batch,
+        "--device": options.device != "cpu",
+        "--layout": options.layout != "NCHW",
+        "--precision": options.precision != "standard",
+        "--against": options.against not in (None, [TORCH], ["nothing"]),
+    }
+    wrong = [name for name, value in asked.items() if value]
+    if wrong:
+        raise ValueError(
+            f"suite {SUITE} has kinds of its own, in float32 on a CPU, against torch or nothing; "
+            f"leave {' and '.join(wrong)} out"
+        )
+    if options.sizes < 1:
+        raise ValueError(f"--sizes is {options.sizes}, but at least 1 new size is needed")
+
+
+def chosen(names: list[str] | None) -> dict[int, Kind]:
+    """The kinds whose name contains one of `names`, by their place in KINDS."""
+    wanted = names or [""]
+    found = {at: kind for at, kind in enumerate(KINDS) if any(part in kind.name for part in wanted)}
+    if not found:
+        raise ValueError(f"no kind of {SUITE} has {' or '.join(wanted)!r} in its name")
+    return found
+
+
+def installed(kinds: dict[int, Kind]) -> tuple[dict[int, Kind], dict[str, str]]:
+    """The kinds whose door can be opened, and why the others are left out, by name."""
+    found = {at: kind for at, kind in kinds.items() if not kind.door or find_spec(kind.door)}
+    missing = [kind for at, kind in kinds.items() if at not in found]
+    return found, {kind.name: f"{kind.door} is not installed" for kind in missing}
+
+
+@contextmanager
+def callers(names: list[str], threads: int) -> Iterator[dict[str, Process]]:
+    """The processes of ours and torch; they end with the block."""
+    with ExitStack() as stack:
+        cache = stack.enter_context(tempfile.TemporaryDirectory())
+        variables = dict.fromkeys(THREAD_VARIABLES, str(threads))
+        variables["IMPLICIT_CONV_CACHE_DIR"] = cache
+        alive = {}
+        for name in names:
+            command = ["-m", "perf.kinds", name, str(threads)]
+            process = Process(name, command, str(ROOT), variables)
+            alive[name] = stack.enter_context(closing(process))
+        yield alive
+
+
+def rows(
+    kinds: dict[int, Kind], alive: dict[str, Process], sizes: int, show: Show
+) -> Iterator[dict[str, Any]]:
+    """A row for each kind that all processes can call."""
+    for done, (place, kind) in enumerate(kinds.items()):
+        show(kind.name, done, len(kinds))
+        for process in alive.values():
+            process.ask("prepare", kind=place, sizes=KNOWN + sizes)
+        yield row(kind.name, alive, sizes)
+
+
+def row(name: str, alive: dict[str, Process], sizes: int) -> dict[str, Any]:
+    """One kind: seconds of each first and each kept call after KNOWN sizes, and how many kernels
+    the process of ours met after them.
+
+    Raises
+    ------
+    ArithmeticError
+        torch has another result.
+    """
+    timings: dict[str, dict[str, list[float]]] = {each: {"first": [], "kept": []} for each in alive}
+    kernels = []
+    for which in range(KNOWN + sizes):
+        answers = {each: process.ask("call", which=which) for each, process in alive.items()}
+        if TORCH in answers:
+            differ(name, answers[OURS], answers[TORCH])
+        kernels.append(answers[OURS]["kernels"])
+        if which >= KNOWN:
+            for each, answer in answers.items():
+                timings[each]["first"].append(answer["first"])
+                timings[each]["kept"].append(answer["kept"])
+    return {"layer": name, "timings": timings, "kernels": kernels[-1] - kernels[KNOWN - 1]}
+
+
+def differ(name: str, ours: dict[str, Any], torch: dict[str, Any]) -> None:
+    """Raise ArithmeticError if two results have different sums."""
+    if not abs(ours["sum"] - torch["sum"]) <= AGREE * torch["size"]:
+        raise ArithmeticError(
+            f"{name}: our result sums up to {ours['sum']:g} and torch's to {torch['sum']:g}, where "
+            f"absolute values sum up to {torch['size']:g}"
+        )
