@@ -14,6 +14,7 @@ from implicit_conv.cpu.methods.im2col import Im2col
 from implicit_conv.cpu.methods.planar_depthwise import PlanarDepthwise
 from implicit_conv.cpu.methods.planar_gemm import PlanarGemm
 from implicit_conv.cpu.methods.small_groups import SmallGroups
+from implicit_conv.cpu.methods.strided_depthwise import StridedDepthwise
 from implicit_conv.cpu.methods.transposed_gemm import TransposedGemm
 from implicit_conv.cpu.methods.weight_grad import WeightGrad, WeightGradLanes
 from implicit_conv.cpu.methods.window_gemm import WindowGemm
@@ -44,6 +45,8 @@ METHODS: tuple[type[Method], ...] = (
 CLEAR = 0.98  # of two estimates, a ratio that tells them apart
 
 WEIGHT_GRADIENTS: tuple[type[Method], ...] = (WeightGrad, WeightGradLanes)
+# Of input gradients with all stride phases at once; other gradients are convolutions.
+INPUT_GRADIENTS: tuple[type[Method], ...] = (StridedDepthwise,)
 
 
 class Choice(NamedTuple):
@@ -175,6 +178,12 @@ def _able(query: Query) -> tuple[list[Candidate], list[Refusal], list[Refusal]]:
                 others = found.method.fallbacks(found, request.limit)
                 able += [other for other in others if other.method.accepts(other, arrays)]
     return able, refusals, unserved
+
+
+def refusal(query: Query) -> str:
+    """Why no method can run, or an empty string."""
+    able, refusals, unserved = _able(_parsed(query))
+    return "" if able else "; ".join(found.reason for found in (*refusals, *unserved))
 
 
 def _too_large(c: Candidate, taken: int, request: Request) -> Refusal:
