@@ -10,6 +10,7 @@ order. Lanes are pixels of a row, or channels.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -39,10 +40,14 @@ from implicit_conv.problem.schedule import geometry
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operator
 
-MOST_STRIDE = 4  # along W: phases are interleaved in registers
+# Strides along W whose phases are interleaved in registers, in few shuffles; and the largest one
+# if channels are the lanes. Each phase has sums of its own.
+PLANAR_STRIDES = (*range(1, 9), 16, 32)
+MOST_STRIDE = 32
 TILE_BYTES = 64 << 10  # bytes of the sums of a work item that go through the staging tile, about
 ROW_ELEMENTS = 2048  # output columns of a load tile of planes, about
 BLOCK = 512  # channels of a block, about
+MOST_SUMS = 16  # vectors of sums of a register tile, of 32 registers
 CHANNELS = 64  # channels of a work item over planes at most
 TILE_CYCLES = 6  # fixed cycles per register tile, row and vector: loop ends and clamp (EPYC 9004)
 
@@ -128,18 +133,29 @@ class StridedDepthwise(KernelMethod):
 def refusal(problem: Problem, arch: CpuArch) -> str:
     """Why the gradient of `problem` does not take one pass, or an empty string."""
     lanes, step = arch.lanes(problem.itemsize), problem.stride[-1]
+    strides = range(1, MOST_STRIDE + 1) if problem.channels_last else PLANAR_STRIDES
+    taps = most_taps(problem)
     rules = (
         (problem.groups == problem.C == problem.K, "one channel and one filter per group"),
         (min(problem.size) > 0, "a result with pixels"),
         (max(problem.stride) > 1, "a stride above 1: without one there is a single phase"),
-        (step <= MOST_STRIDE, f"a stride of at most {MOST_STRIDE} along W, not {step}"),
-        (problem.terms <= schedule.CHAIN, f"at most {schedule.CHAIN} taps, not {problem.terms}"),
+        (step in strides, f"a stride of {', '.join(map(str, strides))} along W, not {step}"),
+        (taps <= schedule.CHAIN, f"at most {schedule.CHAIN} taps of a phase, not {taps}"),
         (
             not problem.channels_last or problem.C >= lanes,
             f"channels that fill a vector of {lanes} lanes, not {problem.C}",
         ),
     )
     return next((f"it needs {rule}" for holds, rule in rules if not holds), "")
+
+
+def most_taps(problem: Problem) -> int:
+    """The largest number of taps that a pixel of the gradient of `problem` meets."""
+    axes = zip(problem.kernel, problem.stride, problem.dilation, strict=True)
+    return math.prod(
+        int(schedule.ceil_div(taps, stride // math.gcd(stride, dilation)))
+        for taps, stride, dilation in axes
+    )
 
 
 def tiling(problem: Problem, arch: CpuArch, planar: bool) -> Geometry:
@@ -149,7 +165,9 @@ def tiling(problem: Problem, arch: CpuArch, planar: bool) -> Geometry:
     if planar:
         block, tile_m = 1, lanes
     else:
-        block, tile_m = rounded_up(balanced(g.C, BLOCK), lanes), balanced(positions, POSITIONS)
+        block = rounded_up(balanced(g.C, BLOCK), lanes)
+        most = max(1, min(POSITIONS, register_sums(arch) // g.stride_w))
+        tile_m = balanced(positions, most)
         if 0 < g.C % block < lanes:  # every block fills a vector: else it would read beyond dy
             block = rounded_up(g.C, lanes)
     step = tile_m * g.stride_w
@@ -160,6 +178,11 @@ def tiling(problem: Problem, arch: CpuArch, planar: bool) -> Geometry:
         **{"D": g.Z, "H": g.P, "W": g.Q, "Z": g.D, "P": g.H, "Q": g.W},
         **{"tile_p": rows, "tile_q": columns, "tile_m": tile_m, "tile_c": block, "tile_k": block},
     )
+
+
+def register_sums(arch: CpuArch) -> int:
+    """Vectors of sums of a register tile, next to which there are registers for weights."""
+    return MOST_SUMS if 2 * arch.tile_pixels > 16 else arch.tile_pixels
 
 
 def estimate(problem: Problem, arch: CpuArch, g: Geometry, planar: bool) -> Estimate:
