@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from implicit_conv.cpu.candidates.candidate import Candidate
-from implicit_conv.cpu.plan.planner import INPUT_GRADIENTS, METHODS, WEIGHT_GRADIENTS, Choice
+from implicit_conv.cpu.plan.input_gradients import INPUT_GRADIENTS
+from implicit_conv.cpu.plan.planner import METHODS, WEIGHT_GRADIENTS, Choice
 from implicit_conv.operators.plan import Plan
 
 

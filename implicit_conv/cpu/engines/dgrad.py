@@ -6,7 +6,7 @@ gemm_k = T*R*S*K. A phase has its own part of gemm_m and of the taps; see `phase
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, TypeAlias
 
@@ -14,11 +14,10 @@ import numpy as np
 
 from implicit_conv.arrays.arrays import Binding, numpy_dtype
 from implicit_conv.cpu.candidates.candidate import Candidate, Query, Request
+from implicit_conv.cpu.candidates.phrases import gradient_text
 from implicit_conv.cpu.candidates.problem_views import spatial
 from implicit_conv.cpu.engines import engine as fprop
-from implicit_conv.cpu.engines import one_pass
 from implicit_conv.cpu.engines.engine import CpuEngine
-from implicit_conv.cpu.engines.one_pass import OnePassEngine, OnePassTransposedEngine, text_of
 from implicit_conv.cpu.engines.runner import parse_out_dtype
 from implicit_conv.cpu.engines.stride_phases import (
     Part,
@@ -37,10 +36,18 @@ from implicit_conv.cpu.plan.planner import least_workspace, workspace_error
 from implicit_conv.cpu.run.call import Call, CallForm, blank, contiguous_strides, stand_in
 from implicit_conv.cpu.run.packed import PackedParts
 from implicit_conv.errors import PlanError
+from implicit_conv.kernels.preparation import imports
 from implicit_conv.problem.options import ITEMSIZES, WEIGHT_LAYOUTS_OF, Activation
 from implicit_conv.problem.phases import MOST_PHASES, Phase, is_covered, phase_count, phases_of
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import Load
+
+
+@imports
+def _one_pass() -> Callable[..., CpuEngine | str]:
+    from implicit_conv.cpu.engines import one_pass
+
+    return one_pass.plan
 
 
 @dataclass(frozen=True)
@@ -70,7 +77,6 @@ class DgradEngine(SumEngine):
     has_epilogue: ClassVar[bool] = False
     kind: ClassVar[str] = "phases"
     result: ClassVar[str] = "dx"
-    in_one_pass: ClassVar[type[OnePassEngine]] = OnePassEngine
 
     @property
     def engines(self) -> tuple[CpuEngine, ...]:
@@ -150,7 +156,7 @@ class DgradEngine(SumEngine):
             yield part.engine.explain() if first == number else f"as phase {first}"
 
     def _problem_text(self) -> str:
-        return text_of(self.problem, self.names, self.result)
+        return gradient_text(self.problem, self.names, self.result)
 
     def trace(self) -> list[Load]:
         """The loads of all phases, with the coordinates of each phase's own fprop of dy."""
@@ -212,10 +218,9 @@ class TransposedEngine(DgradEngine):
     names: ClassVar[tuple[str, str]] = ("x", "w")
     has_epilogue: ClassVar[bool] = True
     result: ClassVar[str] = "y"
-    in_one_pass: ClassVar[type[OnePassEngine]] = OnePassTransposedEngine
 
 
-InputGradEngine: TypeAlias = DgradEngine | OnePassEngine
+InputGradEngine: TypeAlias = DgradEngine | CpuEngine
 
 
 def plan(
@@ -237,10 +242,9 @@ def plan(
     """
     refusal = ""
     if problem.groups == problem.C == problem.K and max(problem.stride) > 1:
-        found = one_pass.plan(
-            problem, arch, request, kind.in_one_pass, activation=activation, out_dtype=out_dtype
-        )
-        if isinstance(found, OnePassEngine):
+        options = {"activation": activation, "out_dtype": out_dtype}
+        found = _one_pass()(problem, arch, request, has_epilogue=kind.has_epilogue, **options)
+        if not isinstance(found, str):
             return found
         refusal = found
     if phase_count(problem) > MOST_PHASES:

@@ -10,13 +10,13 @@ import numpy as np
 
 from implicit_conv.arrays.arrays import Array, Binding
 from implicit_conv.cpu.candidates.candidate import Method, Query, Request
-from implicit_conv.cpu.candidates.phrases import options_of
+from implicit_conv.cpu.candidates.phrases import gradient_text
 from implicit_conv.cpu.candidates.problem_views import spatial
 from implicit_conv.cpu.engines.engine import CpuEngine
 from implicit_conv.cpu.engines.runner import parse_out_dtype
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.plan import planner
-from implicit_conv.cpu.plan.planner import INPUT_GRADIENTS
+from implicit_conv.cpu.plan.input_gradients import INPUT_GRADIENTS
 from implicit_conv.cpu.run.call import Call, CallForm, contiguous_strides
 from implicit_conv.problem.options import Activation, activation_kind, parse_activation
 from implicit_conv.problem.problem import Problem
@@ -44,15 +44,7 @@ class OnePassEngine(CpuEngine):
         return self.problem.input_shape
 
     def _problem_text(self) -> str:
-        return text_of(self.problem, self.names, self.result)
-
-    def tuned(
-        self, filters: str, arrays: tuple[Array, Array, Array] | None = None
-    ) -> OnePassEngine:
-        """The plan with its fastest candidate first; see `Plan.tune`."""
-        engine = super().tuned(filters, arrays)
-        assert isinstance(engine, OnePassEngine)
-        return engine
+        return gradient_text(self.problem, self.names, self.result)
 
     def bound(self, binding: Binding) -> Call:
         """A call for arrays of these strides; it copies those that vectors cannot load.
@@ -98,30 +90,17 @@ class CopiedCall(Call):
         self._call(np.ascontiguousarray(x), w, bias, y, residual, scale)
 
 
-def text_of(problem: Problem, names: tuple[str, str], result: str) -> str:
-    """The gradient of `problem` with respect to its input, in the words of the operator.
-
-    The letters C and K of the filter of a transposed convolution, which reads an x, are swapped.
-    """
-    layout = problem.weight_layout
-    if names[0] == "x":
-        layout = layout.translate(str.maketrans("CK", "KC"))
-    return (
-        f"{names[0]} {problem.output_shape} {problem.array_layout}, {names[1]} "
-        f"{problem.weight_shape} {layout} -> {result} {problem.input_shape}{options_of(problem)}"
-    )
-
-
 def plan(
     problem: Problem,
     arch: CpuArch,
     request: Request,
-    kind: type[OnePassEngine],
     *,
+    has_epilogue: bool,
     activation: Activation = None,
     out_dtype: object = None,
 ) -> OnePassEngine | str:
-    """Plan the input gradient of `problem` in one pass, or say why phases compute it.
+    """Plan the input gradient of `problem` in one pass, or say why phases compute it; a transposed
+    convolution `has_epilogue`.
 
     Raises
     ------
@@ -139,5 +118,6 @@ def plan(
     if least > request.limit + request.reserved_bytes:
         return f"it needs max_workspace={least}"
     choice = planner.plan(query.problem, arch, request, methods=INPUT_GRADIENTS)
+    kind = OnePassTransposedEngine if has_epilogue else OnePassEngine
     LOG.debug("%s of %s: %s", kind.result, problem, choice.best.name)
     return kind(problem, arch, request, choice, parsed, dtype)

@@ -14,7 +14,6 @@ from implicit_conv.cpu.methods.im2col import Im2col
 from implicit_conv.cpu.methods.planar_depthwise import PlanarDepthwise
 from implicit_conv.cpu.methods.planar_gemm import PlanarGemm
 from implicit_conv.cpu.methods.small_groups import SmallGroups
-from implicit_conv.cpu.methods.strided_depthwise import StridedDepthwise
 from implicit_conv.cpu.methods.transposed_gemm import TransposedGemm
 from implicit_conv.cpu.methods.weight_grad import WeightGrad, WeightGradLanes
 from implicit_conv.cpu.methods.window_gemm import WindowGemm
@@ -45,8 +44,6 @@ METHODS: tuple[type[Method], ...] = (
 CLEAR = 0.98  # of two estimates, a ratio that tells them apart
 
 WEIGHT_GRADIENTS: tuple[type[Method], ...] = (WeightGrad, WeightGradLanes)
-# Of input gradients with all stride phases at once; other gradients are convolutions.
-INPUT_GRADIENTS: tuple[type[Method], ...] = (StridedDepthwise,)
 
 
 class Choice(NamedTuple):
