@@ -117,10 +117,9 @@ class StridedDepthwise(KernelMethod):
         g = c.geometry
         panel = "1 channel" if self.planar else f"{g.tile_k} channels"
         chunks = int(schedule.ceil_div(schedule.panel_count(g), c.chunk))
-        positions = c.lanes if self.planar else g.tile_m
         return {
             "load tile": f"{count(g.tile_p, 'output row')} x {count(g.tile_q, 'output column')} of "
-            f"{panel}, cut into register tiles of {positions * g.stride_w} columns, which have all "
+            f"{panel}, cut into register tiles of {g.tile_m * g.stride_w} columns, which have all "
             "phases of the stride",
             "loads": "none: the array is read in place, and taps of pixels outside it are skipped",
             "k-blocks": f"1 block of {count(schedule.taps(g), 'tap')}, of which a pixel has those "
@@ -162,12 +161,12 @@ def tiling(problem: Problem, arch: CpuArch, planar: bool) -> Geometry:
     """The tiling of the gradient of `problem`: its input is dy, and its output dx."""
     g = geometry(problem, tile=(1, 1, 1), tile_m=1, tile_c=1, tile_k=1)
     lanes, positions = arch.lanes(problem.itemsize), int(schedule.ceil_div(g.W, g.stride_w))
+    most = max(1, min(POSITIONS, register_sums(arch) // g.stride_w))
     if planar:
-        block, tile_m = 1, lanes
+        block = 1
+        tile_m = lanes * balanced(int(schedule.ceil_div(positions, lanes)), most)
     else:
-        block = rounded_up(balanced(g.C, BLOCK), lanes)
-        most = max(1, min(POSITIONS, register_sums(arch) // g.stride_w))
-        tile_m = balanced(positions, most)
+        block, tile_m = rounded_up(balanced(g.C, BLOCK), lanes), balanced(positions, most)
         if 0 < g.C % block < lanes:  # every block fills a vector: else it would read beyond dy
             block = rounded_up(g.C, lanes)
     step = tile_m * g.stride_w
@@ -191,7 +190,7 @@ def estimate(problem: Problem, arch: CpuArch, g: Geometry, planar: bool) -> Esti
     tiles = schedule.ceil_div(g.tile_q, g.stride_w * g.tile_m) * g.tile_p
     phases = g.stride_d * g.stride_h * g.stride_w
     vectors = tiles * schedule.ceil_div(g.tile_k, lanes)
-    sums = g.stride_w if planar else g.stride_w * g.tile_m
+    sums = g.stride_w * (schedule.ceil_div(g.tile_m, lanes) if planar else g.tile_m)
     fmas = sums * max(1.0, schedule.taps(g) / phases) / FMAS_PER_CYCLE
     panel = vectors * (fmas + TILE_CYCLES)
     threads = thread_count(problem, arch)

@@ -11,7 +11,7 @@ from implicit_conv.kernels.cpu.runtime.layout import ScratchLayout
 from implicit_conv.kernels.geometry import Geometry
 
 COUNT_BYTES, ENTRY_BYTES = 8, 16  # of the row table: a row's number of entries, and an entry
-POSITIONS = 4  # positions of a register tile at most, if channels are the lanes
+POSITIONS = 4  # positions of a register tile at most, or vectors of them if pixels are the lanes
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class Tap(NamedTuple):
 class Variant(NamedTuple):
     """What a microkernel is compiled for.
 
-    Position j has the output columns j * stride ... j * stride + stride - 1; a register tile has a
-    vector of positions if `planar`, else `positions` of them.
+    Position j has the output columns j * stride ... j * stride + stride - 1; a register tile has
+    `positions` of them, which are whole vectors if `planar`.
     """
 
     planar: bool
@@ -75,5 +75,4 @@ def variant(layout: StridedDepthwiseLayout) -> Variant:
     g = layout.g
     places = [s * g.dilation_w - g.pad_w for s in range(g.S)]
     taps = sorted(Tap(-(at // g.stride_w), s, at % g.stride_w) for s, at in enumerate(places))
-    positions = layout.lanes if layout.planar else g.tile_m
-    return Variant(layout.planar, g.stride_w, tuple(taps), positions)
+    return Variant(layout.planar, g.stride_w, tuple(taps), g.tile_m)

@@ -1,11 +1,10 @@
 """Microkernels of depthwise input gradients: all stride phases of output rows at once.
 
-    for each output row:
-        for each register tile of positions:
-            acc[phase] = initial sums
-            for each filter row that meets the output row:           an entry of the row table
-                acc[phase of s] += dy[row, position + shift of s] * w[row, s]
-            acc -> bounds -> output columns position * stride + phase
+    for each output row, and each register tile of positions:
+        acc[phase] = initial sums
+        for each filter row that meets the output row:               an entry of the row table
+            acc[phase of s] += dy[row, position + shift of s] * w[row, s]
+        acc -> bounds -> output columns position * stride + phase
 
 Lanes are positions of one channel, whose phases are interleaved in registers, or they are channels
 of one position.
@@ -13,6 +12,7 @@ of one position.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from implicit_conv.kernels.cpu.emit.internals import ir
@@ -43,6 +43,13 @@ class Row(NamedTuple):
     entries: ir.Value  # address of its entries in the row table
     count: ir.Value
     out: ir.Value
+
+
+class Tile(NamedTuple):
+    """A register tile while it is emitted."""
+
+    position: ir.Value  # the first one
+    whole: bool  # whether it is inside the rows of dy and of the output
 
 
 class Kernel(NamedTuple):
@@ -77,14 +84,18 @@ def emit(variant: Variant, e: Emitter, at: dict[str, ir.Value]) -> None:
     limits = [e.splat(e.narrow(at[name])) for name in LIMITS]
     pointers = {name: builder.inttoptr(at[name], BYTES) for name in ADDRESSES}
     kernel = Kernel(variant, e, at, limits, pointers)
-    emit_tile = emit_plane_tile if variant.planar else emit_channel_tile
     lowest, highest = variant.shifts[0], variant.shifts[-1] + variant.positions - 1
 
-    def emit_row(_: object, carried: Values) -> list[ir.Value]:
-        table, out = carried
-        count = builder.load(e.pointer(table, I64))
-        row = Row(e.at(table, COUNT_BYTES), count, out)
+    def emit_rows(emit_row: Callable[[Row], None]) -> None:
+        def row(_: object, carried: Values) -> list[ir.Value]:
+            table, out = carried
+            count = builder.load(e.pointer(table, I64))
+            emit_row(Row(e.at(table, COUNT_BYTES), count, out))
+            return [e.at(table, at["table_row"]), e.at(out, at["out_row"])]
 
+        e.loop(at["rows"], 1, [pointers["table"], pointers["out"]], row)
+
+    def emit_tiles(emit_tile: Callable[[Tile], None]) -> None:
         def tile(index: ir.Value, _: object) -> list[ir.Value]:
             position = builder.add(at["first"], index)
             beyond = builder.mul(builder.add(position, i64(variant.positions)), i64(variant.stride))
@@ -95,51 +106,70 @@ def emit(variant: Variant, e: Emitter, at: dict[str, ir.Value]) -> None:
             whole = builder.and_(whole, builder.icmp_signed("<=", beyond, at["end"]))
             with builder.if_else(whole) as (interior, border):
                 with interior:
-                    emit_tile(kernel, row, position, whole=True)
+                    emit_tile(Tile(position, True))
                 with border:
-                    emit_tile(kernel, row, position, whole=False)
+                    emit_tile(Tile(position, False))
             return []
 
         e.loop(at["positions"], variant.positions, [], tile)
-        return [e.at(table, at["table_row"]), e.at(out, at["out_row"])]
 
-    e.loop(at["rows"], 1, [pointers["table"], pointers["out"]], emit_row)
+    # The masks of a tile of planes serve all rows; pixels of channels are written in order.
+    if variant.planar:
+        emit_tiles(lambda tile: emit_rows(plane_rows(kernel, tile)))
+    else:
+        emit_rows(lambda row: emit_tiles(lambda tile: emit_channel_tile(kernel, row, tile)))
 
 
-def emit_plane_tile(kernel: Kernel, row: Row, position: ir.Value, whole: bool) -> None:
-    """A vector of positions of one channel. At a border, pixels that dy lacks count as zeros."""
-    variant, e, at, limits, pointers = kernel
+def plane_rows(kernel: Kernel, tile: Tile) -> Callable[[Row], None]:
+    """What emits a row of a tile, some vectors of positions of one channel. At a border, pixels
+    that dy lacks count as zeros.
+    """
+    (variant, e, at, limits, pointers), (position, whole) = kernel, tile
     builder, size = e.builder, e.itemsize
     source = e.at(pointers["a"], builder.mul(position, i64(size)))
+    firsts = range(0, variant.positions, e.lanes)
     masks = {}
-    for shift in () if whole else variant.shifts:
-        first = builder.add(position, i64(shift))
-        below = e.below(builder.sub(at["a_columns"], first))
-        masks[shift] = builder.and_(below, builder.not_(e.below(builder.neg(first))))
-
-    def add(index: ir.Value, total: Values) -> list[ir.Value]:
-        total = list(total)
-        pixels, weights = kernel.entry(row, index, source)
-        for shift in variant.shifts:
-            place = e.at(pixels, shift * size)
-            value = e.load(place) if whole else e.load_masked(place, masks[shift])
-            for tap in variant.taps:
-                if tap.shift == shift:
-                    weight = e.broadcast(e.at(weights, tap.column * size))
-                    total[tap.phase] = e.multiply_add(value, weight, total[tap.phase])
-        return total
-
-    total = e.loop(row.count, 1, [e.broadcast(pointers["sums"])] * variant.stride, add)
+    for first in () if whole else sorted({n + shift for n in firsts for shift in variant.shifts}):
+        pixel = builder.add(position, i64(first))
+        below = e.below(builder.sub(at["a_columns"], pixel))
+        masks[first] = builder.and_(below, builder.not_(e.below(builder.neg(pixel))))
     column = builder.mul(position, i64(variant.stride))
-    target = e.at(row.out, builder.mul(column, i64(size)))
     left = builder.sub(at["end"], column)
-    values = interleaved(e, [e.clamp(value, *limits) for value in total])
-    for i, value in enumerate(values):
-        place = e.at(target, i * e.lanes * size)
-        if whole:
-            e.store(value, place)
-        else:
-            e.store_masked(value, place, e.below(left, i * e.lanes))
+    start = e.broadcast(pointers["sums"])
+
+    def load(pixels: ir.Value, first: int) -> ir.Value:
+        place = e.at(pixels, first * size)
+        return e.load(place) if whole else e.load_masked(place, masks[first])
+
+    def emit_row(row: Row) -> None:
+        def add(index: ir.Value, total: Values) -> list[ir.Value]:
+            total = list(total)
+            pixels, weights = kernel.entry(row, index, source)
+            for shift in variant.shifts:
+                values = [load(pixels, first + shift) for first in firsts]
+                for tap in variant.taps:
+                    if tap.shift == shift:
+                        weight = e.broadcast(e.at(weights, tap.column * size))
+                        for i, value in enumerate(values):
+                            place = i * variant.stride + tap.phase
+                            total[place] = e.multiply_add(value, weight, total[place])
+            return total
+
+        total = e.loop(row.count, 1, [start] * (len(firsts) * variant.stride), add)
+        total = [e.clamp(value, *limits) for value in total]
+        target = e.at(row.out, builder.mul(column, i64(size)))
+        parts = range(0, len(total), variant.stride)
+        vectors = [v for i in parts for v in interleaved(e, total[i : i + variant.stride])]
+        for i, value in enumerate(vectors):
+            place = e.at(target, i * e.lanes * size)
+            if whole:
+                e.store(value, place)
+                continue
+            count = builder.sub(left, i64(i * e.lanes))
+            with builder.if_then(builder.icmp_signed(">", count, i64(0))):
+                e.store_first([value], [place], count)
+
+    return emit_row
 
 
 def interleaved(e: Emitter, values: list[ir.Value]) -> list[ir.Value]:
@@ -166,9 +196,9 @@ def interleaved(e: Emitter, values: list[ir.Value]) -> list[ir.Value]:
     return found
 
 
-def emit_channel_tile(kernel: Kernel, row: Row, position: ir.Value, whole: bool) -> None:
-    """A few positions, for all vectors of channels. At a border, taps of pixels that dy lacks are
-    skipped.
+def emit_channel_tile(kernel: Kernel, row: Row, tile: Tile) -> None:
+    """A few positions of a row, for all vectors of channels. At a border, taps of pixels that dy
+    lacks are skipped.
     """
     e, at = kernel.e, kernel.at
     builder = e.builder
@@ -176,17 +206,15 @@ def emit_channel_tile(kernel: Kernel, row: Row, position: ir.Value, whole: bool)
     def vector(index: ir.Value, _: object) -> list[ir.Value]:
         offset = builder.mul(index, i64(e.lanes * e.itemsize))
         over = builder.icmp_signed(">", offset, at["last"])
-        emit_channels(kernel, row, position, whole, builder.select(over, at["last"], offset))
+        emit_channels(kernel, row, tile, builder.select(over, at["last"], offset))
         return []
 
     e.loop(at["vectors"], 1, [], vector)
 
 
-def emit_channels(
-    kernel: Kernel, row: Row, position: ir.Value, whole: bool, offset: ir.Value
-) -> None:
+def emit_channels(kernel: Kernel, row: Row, tile: Tile, offset: ir.Value) -> None:
     """A few positions, for the vector of channels at byte `offset`."""
-    variant, e, at, limits, pointers = kernel
+    (variant, e, at, limits, pointers), (position, whole) = kernel, tile
     builder, (_, stride, taps, positions) = e.builder, variant
     channels = e.at(pointers["a"], offset)
     uses = {
