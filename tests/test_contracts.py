@@ -69,7 +69,12 @@ PLANTED = [  # (module, what it must not import)
 # kernels/cpu whose parts an operator of another folder may name.
 PART = re.compile(r"\.(\w+)((?:\.\w+)*):(\w*[^\W_])")
 SHARED = {"runtime", "tile"}
-BORROWED = {("planar_gemm", "few_outputs"), ("winograd", "gemm")}
+BORROWED = {
+    ("planar_gemm", "few_outputs"),
+    ("winograd", "gemm"),
+    ("strided_depthwise", "depthwise"),
+    ("strided_depthwise", "planar_depthwise"),
+}
 
 
 def modules():

@@ -95,7 +95,7 @@ FAMILIES = {
         lambda dice: Case(
             groups=dice.number(1, 80),
             kernel=dice.pair(1, 5),
-            stride=dice.pair(1, 2),
+            stride=dice.pair(1, 4),
             dilation=dice.pick((1, 1), (1, 1), dice.pair(1, 3)),
         )
     ),

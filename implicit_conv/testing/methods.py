@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from implicit_conv.cpu.candidates.candidate import Candidate
+from implicit_conv.cpu.plan.input_gradients import INPUT_GRADIENTS
 from implicit_conv.cpu.plan.planner import METHODS, WEIGHT_GRADIENTS, Choice
 from implicit_conv.operators.plan import Plan
 
@@ -17,7 +18,7 @@ def name_of(method: type) -> str:
     return re.sub(r"(?<!^)([A-Z])", r"-\1", method.__name__).lower()
 
 
-NAMES = {name_of(method): method for method in (*METHODS, *WEIGHT_GRADIENTS)}
+NAMES = {name_of(method): method for method in (*METHODS, *WEIGHT_GRADIENTS, *INPUT_GRADIENTS)}
 
 
 def best(plan: Plan) -> list[Candidate]:

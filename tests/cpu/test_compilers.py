@@ -7,12 +7,13 @@ from tight_machine import tight_machine
 
 import implicit_conv as ic
 from implicit_conv.cpu.methods.gemm import Gemm
+from implicit_conv.cpu.plan.input_gradients import INPUT_GRADIENTS
 from implicit_conv.cpu.plan.planner import METHODS, WEIGHT_GRADIENTS
 from implicit_conv.testing.check import compute
 from implicit_conv.testing.trial import inputs
 
 every_method = pytest.mark.parametrize(
-    "method", (*METHODS, *WEIGHT_GRADIENTS), ids=lambda method: method.__name__
+    "method", (*METHODS, *WEIGHT_GRADIENTS, *INPUT_GRADIENTS), ids=lambda method: method.__name__
 )
 
 

@@ -14,11 +14,12 @@ from implicit_conv import PlanError, clear_plan_cache, conv2d, plan_conv2d
 from implicit_conv.cpu.methods.planar_gemm import PlanarGemm
 from implicit_conv.cpu.methods.winograd import LargeWinograd
 from implicit_conv.cpu.plan import planner
+from implicit_conv.cpu.plan.input_gradients import INPUT_GRADIENTS
 from implicit_conv.cpu.plan.planner import METHODS, WEIGHT_GRADIENTS
 from implicit_conv.kernels.geometry import Epilogue
 
 every_method = pytest.mark.parametrize(
-    "method", (*METHODS, *WEIGHT_GRADIENTS), ids=lambda method: method.__name__
+    "method", (*METHODS, *WEIGHT_GRADIENTS, *INPUT_GRADIENTS), ids=lambda method: method.__name__
 )
 
 

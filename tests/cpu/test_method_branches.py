@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 import implicit_conv
+from implicit_conv.cpu.plan.input_gradients import INPUT_GRADIENTS
 from implicit_conv.cpu.plan.planner import METHODS, WEIGHT_GRADIENTS
 
 ROOT = Path(implicit_conv.__file__).parent
-NAMES = {method.__name__ for method in (*METHODS, *WEIGHT_GRADIENTS)}
+NAMES = {method.__name__ for method in (*METHODS, *WEIGHT_GRADIENTS, *INPUT_GRADIENTS)}
 SOURCES = [path for path in ROOT.rglob("*.py") if path.parent != ROOT / "cpu/methods"]
 CALLS = {"isinstance", "issubclass"}
 

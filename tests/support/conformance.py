@@ -21,6 +21,7 @@ from implicit_conv.cpu.candidates.candidate import Candidate, Method, Request
 from implicit_conv.cpu.candidates.kernel_method import KernelMethod
 from implicit_conv.cpu.candidates.problem_views import spatial
 from implicit_conv.cpu.machine.arch import CpuArch, cpu_arch
+from implicit_conv.cpu.plan.input_gradients import INPUT_GRADIENTS
 from implicit_conv.cpu.plan.planner import WEIGHT_GRADIENTS
 from implicit_conv.errors import PlanError
 from implicit_conv.kernels import schedule
@@ -50,6 +51,8 @@ PROBLEMS = {
     "one channel, filters": Case(K=40, size=(6, 8), kernel=(1, 1)),
     "window": Case(N=3, C=5, K=6, size=(3, 4), kernel=(3, 4)),
     "depthwise": Case(N=2, groups=37, size=(7, 20), padding=((1, 1), (1, 1))),
+    "strided depthwise": Case(N=2, groups=37, size=(13, 46), kernel=(3, 4), stride=(2, 2)),
+    "strided planes": Case(groups=70, size=(30, 17), stride=(3, 1), padding=((1, 1), (2, 0))),
     "planes": Case(groups=3, size=(40, 132), kernel=(3, 5)),
     "multiplier": Case(groups=12, C=2, K=4, size=(16, 18), padding=((1, 1), (1, 1))),
     "groups": Case(groups=2, C=5, K=6, size=(7, 8), kernel=(3, 2)),
@@ -239,16 +242,20 @@ class Suite:
         """A trial with these values, or None if `conv2d` does not allow them together."""
         dice, integer = self._dice, dtype in INTEGER_RANGES
         name, _, algorithm = dice.choice([kind for kind in self.kinds if kind[1] == layout])
-        gradient, exact = self.method in WEIGHT_GRADIENTS, integer or storage == "repeated"
+        exact, operator = integer or storage == "repeated", "conv"
+        if self.method in WEIGHT_GRADIENTS:
+            operator = "weight_grad"
+        elif self.method in INPUT_GRADIENTS:
+            operator = "conv_transpose"
         trial = Trial(
             replace(_arranged(PROBLEMS[name], *layout), dtype=dtype),
-            "weight_grad" if gradient else "conv",
+            operator,
             padding=PROBLEMS[name].padding,
             values="integers" if exact else dice.choice(["integers", "normal"]),
             seed=dice.randrange(1 << 31),
             activation=activation,
             precision=precision,
-            algorithm="auto" if gradient else algorithm,
+            algorithm=algorithm if operator != "weight_grad" else "auto",
             out_dtype=dice.choice([None, None, "float32", "float64"]),
             method=name_of(self.method),
             scaled="scale" in operands,

@@ -20,6 +20,20 @@ def options_of(problem: Problem) -> str:
     return str(problem).partition(f" -> y {problem.output_shape}")[2]
 
 
+def gradient_text(problem: Problem, names: tuple[str, str], result: str) -> str:
+    """The gradient of `problem` with respect to its input, in the words of the operator.
+
+    The letters C and K of the filter of a transposed convolution, which reads an x, are swapped.
+    """
+    layout = problem.weight_layout
+    if names[0] == "x":
+        layout = layout.translate(str.maketrans("CK", "KC"))
+    return (
+        f"{names[0]} {problem.output_shape} {problem.array_layout}, {names[1]} "
+        f"{problem.weight_shape} {layout} -> {result} {problem.input_shape}{options_of(problem)}"
+    )
+
+
 def plane_word(g: Geometry) -> str:
     """What the outermost axis of a load tile counts."""
     return "output plane" if g.Z > 1 else "image"

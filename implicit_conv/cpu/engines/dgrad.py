@@ -6,15 +6,15 @@ gemm_k = T*R*S*K. A phase has its own part of gemm_m and of the taps; see `phase
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 
 from implicit_conv.arrays.arrays import Binding, numpy_dtype
 from implicit_conv.cpu.candidates.candidate import Candidate, Query, Request
-from implicit_conv.cpu.candidates.phrases import options_of
+from implicit_conv.cpu.candidates.phrases import gradient_text
 from implicit_conv.cpu.candidates.problem_views import spatial
 from implicit_conv.cpu.engines import engine as fprop
 from implicit_conv.cpu.engines.engine import CpuEngine
@@ -36,10 +36,18 @@ from implicit_conv.cpu.plan.planner import least_workspace, workspace_error
 from implicit_conv.cpu.run.call import Call, CallForm, blank, contiguous_strides, stand_in
 from implicit_conv.cpu.run.packed import PackedParts
 from implicit_conv.errors import PlanError
+from implicit_conv.kernels.preparation import imports
 from implicit_conv.problem.options import ITEMSIZES, WEIGHT_LAYOUTS_OF, Activation
 from implicit_conv.problem.phases import MOST_PHASES, Phase, is_covered, phase_count, phases_of
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import Load
+
+
+@imports
+def _one_pass() -> Callable[..., CpuEngine | str]:
+    from implicit_conv.cpu.engines import one_pass
+
+    return one_pass.plan
 
 
 @dataclass(frozen=True)
@@ -56,12 +64,15 @@ class DgradEngine(SumEngine):
         The plan that computes activation(bias + residual), if some pixels are in no phase.
     out_dtype : str
         The dtype of results.
+    refusal : str
+        Why several phases do not take one pass; empty if no kernel has all phases of such filters.
     """
 
     problem: Problem
     parts: tuple[Part, ...]
     empty: CpuEngine | None
     out_dtype: str
+    refusal: str = ""
     names: ClassVar[tuple[str, str]] = ("dy", "w")
     has_epilogue: ClassVar[bool] = False
     kind: ClassVar[str] = "phases"
@@ -130,6 +141,8 @@ class DgradEngine(SumEngine):
         count = len(self.parts)
         each = "one fprop" if count == 1 else f"{count} fprops, one for each stride phase of"
         yield f"algorithm   {each if count else 'none: no tap reaches a pixel of'} {self.result}"
+        if self.refusal:
+            yield f"            not in one pass: {self.refusal}"
         if self.empty is not None:
             yield "            pixels that no tap reaches are written first"
         shown: dict[Problem, int] = {}
@@ -143,15 +156,7 @@ class DgradEngine(SumEngine):
             yield part.engine.explain() if first == number else f"as phase {first}"
 
     def _problem_text(self) -> str:
-        problem, (dy, w) = self.problem, self.names
-        return (
-            f"{dy} {self.x_shape} {problem.array_layout}, {w} {problem.weight_shape} "
-            f"{self._weight_word()} -> {self.result} {self.y_shape}{options_of(problem)}"
-        )
-
-    def _weight_word(self) -> str:
-        """The layout of w in the letters of the operator."""
-        return self.problem.weight_layout
+        return gradient_text(self.problem, self.names, self.result)
 
     def trace(self) -> list[Load]:
         """The loads of all phases, with the coordinates of each phase's own fprop of dy."""
@@ -214,9 +219,8 @@ class TransposedEngine(DgradEngine):
     has_epilogue: ClassVar[bool] = True
     result: ClassVar[str] = "y"
 
-    def _weight_word(self) -> str:
-        """The layout of w, in which the letters C and K are swapped."""
-        return self.problem.weight_layout.translate(str.maketrans("CK", "KC"))
+
+InputGradEngine: TypeAlias = DgradEngine | CpuEngine
 
 
 def plan(
@@ -227,8 +231,8 @@ def plan(
     *,
     activation: Activation = None,
     out_dtype: object = None,
-) -> DgradEngine:
-    """Plan the input gradient of `problem`.
+) -> InputGradEngine:
+    """Plan the input gradient of `problem`: in one pass, or as one fprop for each phase.
 
     Raises
     ------
@@ -236,6 +240,13 @@ def plan(
         The precision, algorithm, activation or out_dtype is unknown, or is not supported for this
         problem; or there are too many phases.
     """
+    refusal = ""
+    if problem.groups == problem.C == problem.K and max(problem.stride) > 1:
+        options = {"activation": activation, "out_dtype": out_dtype}
+        found = _one_pass()(problem, arch, request, has_epilogue=kind.has_epilogue, **options)
+        if not isinstance(found, str):
+            return found
+        refusal = found
     if phase_count(problem) > MOST_PHASES:
         raise PlanError(
             f"the stride {problem.stride} divides {kind.result} into {phase_count(problem)} phases "
@@ -274,7 +285,7 @@ def plan(
             empty, arch, _of_empty(request), activation=activation, out_dtype=out_dtype
         )
     dtype = (first or parts[0].engine).out_dtype
-    return kind(problem, parts, first, dtype)
+    return kind(problem, parts, first, dtype, refusal)
 
 
 def _of_empty(request: Request) -> Request:

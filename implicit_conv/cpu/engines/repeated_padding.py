@@ -18,7 +18,7 @@ import numpy as np
 from implicit_conv.arrays.arrays import Array, Binding, numpy_dtype
 from implicit_conv.cpu.candidates.candidate import Request
 from implicit_conv.cpu.engines import dgrad
-from implicit_conv.cpu.engines.dgrad import DgradEngine
+from implicit_conv.cpu.engines.dgrad import InputGradEngine
 from implicit_conv.cpu.engines.runner import parse_out_dtype
 from implicit_conv.cpu.engines.sums import SumEngine
 from implicit_conv.cpu.machine.arch import CpuArch
@@ -39,13 +39,13 @@ class Strip:
         The spatial axis.
     first : int
         Its first position along the axis, counted from the start of the padding.
-    engine : DgradEngine
+    engine : InputGradEngine
         The plan of its gradient.
     """
 
     axis: int
     first: int
-    engine: DgradEngine
+    engine: InputGradEngine
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class FoldedEngine(SumEngine):
     ----------
     problem : Problem
         The convolution whose input gradient this is.
-    image : DgradEngine
+    image : InputGradEngine
         The plan of the gradient inside the image.
     strips : tuple of Strip
     out_dtype : str
@@ -64,7 +64,7 @@ class FoldedEngine(SumEngine):
     """
 
     problem: Problem
-    image: DgradEngine
+    image: InputGradEngine
     strips: tuple[Strip, ...]
     out_dtype: str
     names: ClassVar[tuple[str, str]] = ("dy", "w")
@@ -72,7 +72,7 @@ class FoldedEngine(SumEngine):
     kind: ClassVar[str] = "images"
 
     @property
-    def engines(self) -> tuple[DgradEngine, ...]:
+    def engines(self) -> tuple[InputGradEngine, ...]:
         """The plans of the image and of all strips."""
         return (self.image, *(strip.engine for strip in self.strips))
 
@@ -186,7 +186,7 @@ class FoldedCall(Call):
         _add_rows(rows, sources, np.moveaxis(y, place, 0))
 
 
-def _with_new_result(engine: DgradEngine, binding: Binding) -> Binding:
+def _with_new_result(engine: InputGradEngine, binding: Binding) -> Binding:
     """`binding` of arrays dy and w to a new result of `engine`."""
     strides = contiguous_strides(engine.y_shape, ITEMSIZES[engine.y_dtype])
     return binding._replace(y=strides)

@@ -225,6 +225,12 @@ def _able(query: Query) -> tuple[list[Candidate], list[Refusal], list[Refusal]]:
     return able, refusals, unserved
 
 
+def refusal(query: Query) -> str:
+    """Why no method can run, or an empty string."""
+    able, refusals, unserved = _able(_parsed(query))
+    return "" if able else "; ".join(found.reason for found in (*refusals, *unserved))
+
+
 def _too_large(c: Candidate, taken: int, request: Request) -> Refusal:
     needed = taken + request.reserved_bytes
     reason = f"it needs {needed} bytes, and max_workspace is {request.max_workspace}"

@@ -38,7 +38,8 @@ EXPAND = LOAD_PANELS + 1  # weight gradients: repeats channels for filters of th
 ADD_SUMS = EXPAND + 1  # weight gradients: adds sums in memory
 STORE_SUMS = ADD_SUMS + 1  # weight gradients: stores sums into dw
 FINISH = STORE_SUMS + 1  # [scale][activation][residual]: parts that finish sums
-SLOTS = FINISH + SCALES * 2 * ACTIVATIONS
+STRIDED_ROWS = FINISH + SCALES * 2 * ACTIVATIONS  # depthwise gradients: all stride phases of rows
+SLOTS = STRIDED_ROWS + 1
 
 
 def microkernel_slot(vectors: int, groups: int, inner: int) -> int:

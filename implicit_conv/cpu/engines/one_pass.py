@@ -1,0 +1,123 @@
+"""Plans of input gradients and transposed convolutions that need no phases: one launch has them."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from implicit_conv.arrays.arrays import Array, Binding
+from implicit_conv.cpu.candidates.candidate import Method, Query, Request
+from implicit_conv.cpu.candidates.phrases import gradient_text
+from implicit_conv.cpu.candidates.problem_views import spatial
+from implicit_conv.cpu.engines.engine import CpuEngine
+from implicit_conv.cpu.engines.runner import parse_out_dtype
+from implicit_conv.cpu.machine.arch import CpuArch
+from implicit_conv.cpu.plan import planner
+from implicit_conv.cpu.plan.input_gradients import INPUT_GRADIENTS
+from implicit_conv.cpu.run.call import Call, CallForm, contiguous_strides
+from implicit_conv.problem.options import Activation, activation_kind, parse_activation
+from implicit_conv.problem.problem import Problem
+
+LOG = logging.getLogger("implicit_conv")
+
+
+@dataclass(frozen=True)
+class OnePassEngine(CpuEngine):
+    """The plan of an input gradient; `problem` is the convolution."""
+
+    names: ClassVar[tuple[str, str]] = ("dy", "w")
+    has_epilogue: ClassVar[bool] = False
+    result: ClassVar[str] = "dx"
+    methods: ClassVar[tuple[type[Method], ...] | None] = INPUT_GRADIENTS
+
+    @property
+    def x_shape(self) -> tuple[int, ...]:
+        """The shape of dy."""
+        return self.problem.output_shape
+
+    @property
+    def y_shape(self) -> tuple[int, ...]:
+        """The shape of dx."""
+        return self.problem.input_shape
+
+    def _problem_text(self) -> str:
+        return gradient_text(self.problem, self.names, self.result)
+
+    def bound(self, binding: Binding) -> Call:
+        """A call for arrays of these strides; it copies those that vectors cannot load.
+
+        Raises
+        ------
+        PlanError
+            The copy would exceed `max_workspace`.
+        """
+        form, arrays = self._views(binding)
+        if self.best.method.accepts(self.best, arrays):
+            return super().bound(binding)
+        itemsize = arrays.x.itemsize
+        if self.call_bytes + arrays.x.size * itemsize > self.request.limit:
+            raise self._refusal(binding, arrays)
+        LOG.debug("%s is copied, because %s is needed", self.names[0], self.best.method.needs)
+        strides = contiguous_strides(self.x_shape, itemsize)
+        return CopiedCall(form, super().bound(binding._replace(x=strides)))
+
+
+@dataclass(frozen=True)
+class OnePassTransposedEngine(OnePassEngine):
+    """The plan of a transposed convolution, which is the input gradient of `problem`."""
+
+    names: ClassVar[tuple[str, str]] = ("x", "w")
+    has_epilogue: ClassVar[bool] = True
+    result: ClassVar[str] = "y"
+
+
+class CopiedCall(Call):
+    """A call of a contiguous copy of x."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, form: CallForm, call: Call) -> None:
+        super().__init__(form)
+        self._call = call
+
+    def _compute(
+        self, x: Array, w: Any, bias: Any, y: Array, residual: Array | None, scale: Any
+    ) -> None:
+        """See `Call`."""
+        self._call(np.ascontiguousarray(x), w, bias, y, residual, scale)
+
+
+def plan(
+    problem: Problem,
+    arch: CpuArch,
+    request: Request,
+    *,
+    has_epilogue: bool,
+    activation: Activation = None,
+    out_dtype: object = None,
+) -> OnePassEngine | str:
+    """Plan the input gradient of `problem` in one pass, or say why phases compute it; a transposed
+    convolution `has_epilogue`.
+
+    Raises
+    ------
+    PlanError, DTypeError
+        The precision, algorithm, activation or out_dtype is unknown, or is not supported for this
+        problem.
+    """
+    dtype, parsed = parse_out_dtype(out_dtype, problem), parse_activation(activation)
+    request = replace(request, activation=activation_kind(parsed))
+    query = Query(spatial(problem), arch, request, None, INPUT_GRADIENTS)
+    refusal = planner.refusal(query)
+    if refusal:
+        return refusal
+    least = planner.least_workspace(query)
+    if least > request.limit + request.reserved_bytes:
+        return f"it needs max_workspace={least}"
+    choice = planner.plan(query.problem, arch, request, methods=INPUT_GRADIENTS)
+    kind = OnePassTransposedEngine if has_epilogue else OnePassEngine
+    LOG.debug("%s of %s: %s", kind.result, problem, choice.best.name)
+    return kind(problem, arch, request, choice, parsed, dtype)

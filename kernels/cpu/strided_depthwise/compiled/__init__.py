@@ -1,0 +1,1 @@
+"""Compiled code of depthwise input gradients; only what makes code imports it."""
