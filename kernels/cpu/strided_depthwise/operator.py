@@ -7,6 +7,7 @@ from typing import Any
 from implicit_conv.kernels.cpu.operator import Build, Operator
 from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.runtime.code import Code, code
+from implicit_conv.kernels.cpu.runtime.layout import Layout
 from implicit_conv.kernels.cpu.strided_depthwise.layout import StridedDepthwiseLayout, variant
 
 
@@ -16,10 +17,14 @@ class StridedDepthwise(Operator):
     transposes = False
     layout: StridedDepthwiseLayout
 
-    def __init__(self, layout: StridedDepthwiseLayout, lanes: int, build: Build) -> None:
+    def _size(self, layout: Layout, build: Build) -> None:
+        assert isinstance(layout, StridedDepthwiseLayout)
         self.stages_planes = layout.planar
-        super().__init__(layout, lanes, build)
+        super()._size(layout, build)
         self.constant["group_channels"] = 1
+
+    def _part_kind(self) -> Any:
+        return variant(self.layout)
 
     def _load_tile(self, x: Any) -> int:
         """Nothing loads tiles."""
