@@ -106,6 +106,7 @@ class Operator(ABC):
         self.itemsize = layout.itemsize
         self.zeros = aligned_bytes(layout.g.tile_k * self.itemsize)
         self.zeros[:] = 0
+        self._converts = self.form.rounded != self.form.y  # sums, before they are stored
         self._new_table()
         self._kind: Any = None
         self._size(layout, build)
@@ -270,12 +271,12 @@ class Operator(ABC):
         """Whether all that is left to do to sums is to clamp and to round them; `changed` says that
         they are scaled, or that a residual is added.
         """
-        converted = self.form.rounded != self.form.y
-        return kind == CLAMP and not changed and not converted
+        return kind == CLAMP and not changed and not self._converts
 
     def _bias(self, biased: bool) -> Bias:
         """The initial sums: those of panels, or zeros that all panels share."""
-        return Bias(self.zeros.ctypes.data, panel=self.g.tile_k * self.itemsize if biased else 0)
+        zeros = self._fixed["zeros"]
+        return Bias(zeros, panel=self.g.tile_k * self.itemsize if biased else 0)
 
     def _finish(
         self,

@@ -67,7 +67,7 @@ class Near(NamedTuple):
     method: Any
     geometry: Geometry
     estimate: Estimate
-    flops: int  # of the near size
+    pixels: int  # output pixels of the near size
 
 
 def priced(
@@ -82,8 +82,13 @@ def priced(
     if near is None:
         return [(price(g), g) for g in found]
     cycles, chunk, packing = near.estimate
-    share = problem.flops / max(1, near.flops)
+    share = output_pixels(problem) / max(1, near.pixels)
     return [(Estimate(packing + (cycles - packing) * share, chunk, packing), g) for g in found]
+
+
+def output_pixels(problem: Problem) -> int:
+    """The output pixels of all images."""
+    return problem.N * math.prod(problem.output)
 
 
 def tiles(problem: Problem, near: Near | None = None) -> list[tuple[int, int, int]]:
@@ -177,6 +182,8 @@ def store_cycles(problem: Problem, g: Geometry) -> float:
 
 def thread_count(problem: Problem, arch: CpuArch) -> int:
     """The number of threads that have enough work to pay for their wake-up."""
+    if arch.threads == 1:
+        return 1
     enough = max(problem.flops / FLOPS_PER_THREAD, problem.bytes / BYTES_PER_THREAD)
     return max(1, min(arch.threads, int(enough)))
 

@@ -115,7 +115,8 @@ class Winograd(KernelMethod):
         """One candidate each for F2, with stride 1 and 2."""
         for m, stride in cls.variants:
             method = cls(m, stride, request.flushes)
-            if not request.admits(method.algorithm):
+            others = request.near is not None and request.near.method != method
+            if others or not request.admits(method.algorithm):
                 continue
             reason = method.refusal(problem)
             view = problem if reason else method.view(problem)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from implicit_conv.cache import KINDS
 from implicit_conv.cpu.candidates.candidate import Candidate, Method, Query, Refusal, Request
-from implicit_conv.cpu.candidates.tiling import Estimate, Near
+from implicit_conv.cpu.candidates.tiling import Estimate, Near, output_pixels
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.methods.depthwise import Depthwise
 from implicit_conv.cpu.methods.few_outputs import FewOutputs
@@ -301,7 +301,7 @@ def words(problem: Problem) -> str:
 def near(request: Request, c: Candidate) -> Request:
     """The request for a size that takes the choice `c` over."""
     estimate = Estimate(c.cycles, c.chunk, c.packing)
-    return replace(request, near=Near(c.method, c.geometry, estimate, c.view.flops))
+    return replace(request, near=Near(c.method, c.geometry, estimate, output_pixels(c.view)))
 
 
 def like(c: Candidate, problem: Problem, request: Request) -> Candidate | None:

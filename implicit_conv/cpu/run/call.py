@@ -118,6 +118,7 @@ def _unwritten(size: int) -> mmap.mmap:
     return mmap.mmap(-1, size, flags=flags, prot=mmap.PROT_READ)
 
 
+@functools.lru_cache(256)
 def blank(shape: tuple[int, ...], dtype: str, strides: tuple[int, ...]) -> Array:
     """An array with these strides, whose elements are zeros. Strides may be large, so its memory is
     pages that are never written, which take none.

@@ -131,7 +131,8 @@ class TransposedGemm(Gemm):
     """C^T = B^T A^T: filters are rows, pixels are vector lanes, and a row has one bias."""
 
     def _bias(self, biased: bool) -> Bias:
-        return Bias(self.zeros.ctypes.data, pixel=self.g.tile_k * self.itemsize if biased else 0)
+        zeros = self._fixed["zeros"]
+        return Bias(zeros, pixel=self.g.tile_k * self.itemsize if biased else 0)
 
     def initial_sums(self, bias: Any) -> Any:
         """The bias of each filter, repeated for every lane of a panel."""

@@ -10,7 +10,9 @@ at a fixed offset. Whoever prepares a launch gives the families that its method 
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -208,17 +210,6 @@ def _names(fields: Any, prefix: str = "") -> Iterator[str]:
             yield prefix + name
 
 
-def _numbers(call: Call) -> list[int]:
-    """All numbers of a call, family by family."""
-    found: list[int] = []
-    for value in call:
-        if isinstance(value, tuple):
-            found += value
-        else:
-            found.append(value)
-    return found
-
-
 def _record(fields: Any) -> np.dtype[Any]:
     """The record with the fields of nested families."""
     return np.dtype(
@@ -246,6 +237,17 @@ _GEOMETRY = np.dtype([(name, np.int64) for name in Geometry._fields])
 BLOB = np.dtype([("item", np.int64), ("call", _record(Call())), ("geometry", _GEOMETRY)])
 
 
+# The first fields of a Call are families, as are its last ones; those between are numbers.
+_FAMILIES = [isinstance(default, tuple) for default in Call()]
+FIRST, LAST = _FAMILIES.index(False), -_FAMILIES[::-1].index(False)
+_WORDS = struct.Struct(f"={len(WORDS) + len(Geometry._fields)}q")
+
+
+def _numbers(call: Call) -> Iterator[int]:
+    """All numbers of a call, family by family."""
+    return chain(*call[:FIRST], call[FIRST:LAST], *call[LAST:])
+
+
 def blob_of(call: Call, geometry: Geometry) -> np.ndarray[Any, np.dtype[np.int64]]:
     """The params blob of one launch, with one int64 word for each number."""
-    return np.array([0, *_numbers(call), *geometry], np.int64)
+    return np.frombuffer(bytearray(_WORDS.pack(0, *_numbers(call), *geometry)), np.int64)
