@@ -467,3 +467,32 @@ thread.join()
 assert (right, unprepared, status) == ([True], [], 0), (right, unprepared, status)
 """
     )
+
+
+def test_children_forked_while_another_thread_prepares_other_sizes(tmp_path):
+    """They need what that thread holds, and have none of what waits for it."""
+    check(
+        """
+from implicit_conv.kernels import preparation
+
+def is_right_at(width):
+    x = np.ones((1, 20, 40, width), np.float32)
+    return bool((conv2d(x, np.ones((33, 20, 3, 3), np.float32)) == 180).all())
+
+assert is_right_at(40) and is_right_at(41)
+beside = 0
+for width in range(42, 54):
+    beside += bool(preparation._later)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(100)
+        ok = not preparation._later and is_right_at(width) and is_right_at(2 * width)
+        while preparation._later:
+            time.sleep(1e-3)
+        os._exit(0 if ok else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert is_right_at(width)
+assert beside
+""",
+        IMPLICIT_CONV_CACHE_DIR=tmp_path,
+    )

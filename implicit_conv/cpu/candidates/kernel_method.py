@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import heapq
 import math
@@ -20,7 +21,7 @@ from implicit_conv.cpu.run.call import Arrays, Call, CallForm, KernelCall
 from implicit_conv.cpu.run.packed import PackedFilter, PlainOrder
 from implicit_conv.kernels.cpu.runtime.layout import Layout
 from implicit_conv.kernels.geometry import Geometry
-from implicit_conv.kernels.preparation import first, may_load
+from implicit_conv.kernels.preparation import COMPILING, first, may_load
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import Load, tiles_trace
 
@@ -150,7 +151,9 @@ def _compiled_operator(c: Candidate, formats: Formats) -> Operator:
     key = c.method, FIXED(c.geometry), fixed, c.arch, formats
     like = SIZED.get(key)
     if like is None:
-        like = _new_operator(c, formats)
+        # A fork must wait for the imports of a thread that holds no other lock.
+        with COMPILING if may_load() else contextlib.nullcontext():
+            like = _new_operator(c, formats)
         SIZED.keep(key, like)
         return like
     sized: Operator = like.resized(c.layout, like.build._replace(end=c.method.end(c)))
