@@ -93,7 +93,7 @@ FAMILIES = {
     ),
     "depthwise": Family(
         lambda dice: Case(
-            groups=dice.number(1, 80),
+            groups=dice.pick(dice.number(1, 80), 16 * dice.number(1, 6)),
             kernel=dice.pair(1, 5),
             stride=dice.pair(1, 4),
             dilation=dice.pick((1, 1), (1, 1), dice.pair(1, 3)),

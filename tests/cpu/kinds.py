@@ -4,6 +4,8 @@ pytest does not collect this file by itself: .ci/aarch64 names it, and runs it w
 test would take too long. With ``-m exhaustive`` it has more kinds.
 """
 
+from dataclasses import replace
+
 import pytest
 from sampling import count, sampled
 
@@ -68,6 +70,16 @@ FLOAT32 = {
             "weight-grad": ("", dense(), {"operator": "weight_grad"}),
             "input-grad": ("", dense(stride=(2, 2)), {"operator": "input_grad"}),
             "transposed": ("", dense(stride=(2, 2)), {"operator": "conv_transpose"}),
+            "transposed-depthwise": (
+                "depthwise",
+                replace(depthwise(), stride=(2, 2)),
+                {"operator": "conv_transpose"},
+            ),
+            "input-grad-depthwise": (
+                "depthwise",
+                replace(depthwise(layout="NHWC"), stride=(2, 2)),
+                {"operator": "input_grad"},
+            ),
         },
     ),
 }

@@ -234,7 +234,13 @@ class WeightGradLanes(WeightGrad):
     @property
     def summary(self) -> str:
         """The method in a few words, for tables."""
-        return "vectors of filters of several groups, x copied"
+        how = "x and dy in place" if self.in_place else "x copied"
+        return f"vectors of filters of several groups, {how}"
+
+    @property
+    def needs(self) -> str:
+        """What it needs of the strides of arrays, in words; empty if it accepts all strides."""
+        return "contiguous channels of x and dy" if self.in_place else ""
 
     @classmethod
     def candidates(
@@ -245,12 +251,23 @@ class WeightGradLanes(WeightGrad):
             yield Refusal(cls.name, "it needs several groups")
             return
         view = ungrouped(widened(problem))
-        costs = [lanes_tiling(problem, view, arch)]
-        yield best(cls(), "depthwise", problem, view, arch, costs)
+        in_place = reads_windows(problem, arch) and not view.converted
+        costs = [lanes_tiling(problem, view, arch, in_place)]
+        yield best(cls(in_place), "depthwise", problem, view, arch, costs)
+
+    def fallbacks(self, c: Candidate, limit: float = math.inf) -> Iterator[Candidate]:
+        """The variant with x and dy copied, which has the same order of sums."""
+        if self.in_place:
+            costs = [lanes_tiling(c.problem, c.view, c.arch, False)]
+            yield best(WeightGradLanes(), c.algorithm, c.problem, c.view, c.arch, costs)
+
+    def accepts(self, c: Candidate, arrays: Arrays) -> bool:
+        """Reading in place needs contiguous channels."""
+        return not self.in_place or all(is_contiguous(a, -1) for a in (arrays.x, arrays.y))
 
     def layout(self, c: Candidate) -> LanesLayout:
         """Sizes of scratch memory."""
-        return lanes_layout(c.problem, c.geometry, c.itemsize, c.lanes)
+        return lanes_layout(c.problem, c.geometry, c.itemsize, c.lanes, self.in_place)
 
     def operator(self, c: Candidate, build: Build) -> Operator:
         """The compiled kernels of a candidate."""
@@ -261,32 +278,55 @@ class WeightGradLanes(WeightGrad):
         return WeightGradLanesOperator(self.layout(c), c.lanes, build)
 
 
-def lanes_layout(problem: Problem, g: Geometry, itemsize: int, lanes: int) -> LanesLayout:
+def lanes_layout(
+    problem: Problem, g: Geometry, itemsize: int, lanes: int, in_place: bool
+) -> LanesLayout:
     """Sizes for a geometry whose channel block is that of a panel."""
     return LanesLayout(
         g,
         itemsize,
         lanes,
+        in_place=in_place,
         parts=part_count(problem),
         group_channels=problem.C // problem.groups,
         group_filters=problem.K // problem.groups,
     )
 
 
-def lanes_tiling(problem: Problem, view: Problem, arch: CpuArch) -> tuple[Estimate, Geometry]:
+def reads_windows(problem: Problem, arch: CpuArch) -> bool:
+    """Whether depthwise filters read x and dy in place: their channels are whole vectors."""
+    depthwise = problem.groups == problem.C == problem.K
+    whole = problem.C % arch.lanes(problem.itemsize) == 0
+    return depthwise and whole and problem.channels_last and not problem.repeats
+
+
+def window_vectors(problem: Problem, arch: CpuArch) -> int:
+    """Vectors of a panel that is read in place: the more of a pixel is read at once, the better,
+    but each of a filter row's taps has a sum in a register.
+    """
+    registers = 32 if 2 * arch.tile_pixels > 16 else 16
+    most = registers // (1 + min(LANE_TAPS, problem.kernel[-1]))
+    vectors = problem.C // arch.lanes(problem.itemsize)
+    return balanced(vectors, max(1, most))
+
+
+def lanes_tiling(
+    problem: Problem, view: Problem, arch: CpuArch, in_place: bool
+) -> tuple[Estimate, Geometry]:
     """The only tiling of `view`, which has one group, and its estimate."""
     lanes = arch.lanes(view.itemsize)
     channels, filters = problem.C // problem.groups, problem.K // problem.groups
+    width = lanes * (window_vectors(problem, arch) if in_place else 2)
     g = geometry(
         view,
         tile=load_tile(view),
         tile_m=arch.tile_pixels,
-        tile_c=panel_channels(2 * lanes, max(1, filters), channels, problem.groups),
-        tile_k=2 * lanes,
+        tile_c=panel_channels(width, max(1, filters), channels, problem.groups),
+        tile_k=width,
     )
-    layout = lanes_layout(problem, g, view.itemsize, lanes)
+    layout = lanes_layout(problem, g, view.itemsize, lanes, in_place)
     pixels = g.tile_n * g.tile_p * g.tile_q
-    vectors = 2 if g.K > lanes else 1
+    vectors = int(schedule.ceil_div(min(g.K, width), lanes))
     cost = COPY_CYCLES if problem.channels_last else TRANSPOSE_CYCLES
     elements = buffer_bytes(g, view.itemsize) / view.itemsize
     rows = schedule.filter_rows(g)
@@ -294,7 +334,9 @@ def lanes_tiling(problem: Problem, view: Problem, arch: CpuArch) -> tuple[Estima
     multiply += rows * schedule.ceil_div(g.S, LANE_TAPS) * REGISTER_TILE_CYCLES
     if (channels, filters) != (1, 1):
         multiply += elements / max(1, g.tile_c) * g.tile_k * EXPAND_CYCLES
-    item = multiply * channels + elements * cost + pixels * g.tile_k * cost + ITEM_CYCLES
+    item = multiply * channels + ITEM_CYCLES
+    if not in_place:
+        item += elements * cost + pixels * g.tile_k * cost
     items = max(1, schedule.panel_count(g) * layout.parts)
     threads = thread_count(problem, arch)
     idle = schedule.ceil_div(items, threads) * threads / items

@@ -126,6 +126,8 @@ class LanesLayout(WeightGradLayout):
         The last vectors of a pixel may reach beyond its channels.
         """
         g, itemsize = self.g, self.itemsize
+        if self.in_place:
+            return ScratchLayout(staging=self.levels * self.item_sums)
         pixels = g.tile_n * schedule.image_rows(g) * schedule.row_pitch(g)
         single = self.group_channels == self.group_filters == 1
         return ScratchLayout(

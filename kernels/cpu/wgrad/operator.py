@@ -22,6 +22,7 @@ from implicit_conv.kernels.cpu.wgrad.layout import (
 from implicit_conv.kernels.geometry import Geometry
 
 MICROKERNEL = ".wgrad.compiled.microkernel:make_microkernel"
+WINDOWS = ".wgrad.compiled.windows:make_microkernel"
 
 
 class Gradients(NamedTuple):
@@ -146,8 +147,10 @@ class WeightGradLanes(WeightGrad):
         for vectors in {schedule.ceil_div(count, lanes) for count in filters}:
             for rows in taps:
                 tile = RegisterTile(rows, vectors, lanes, self.itemsize, self.fma, taps=True)
-                slot = table.microkernel_slot(vectors, 1, rows)
-                parts[slot] = code(MICROKERNEL, tile)
+                if self.layout.in_place:
+                    parts[table.microkernel_slot(1, vectors, rows)] = code(WINDOWS, tile)
+                else:
+                    parts[table.microkernel_slot(vectors, 1, rows)] = code(MICROKERNEL, tile)
         return parts
 
     def _entry(self) -> Code:

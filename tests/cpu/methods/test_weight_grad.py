@@ -5,11 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from implicit_conv import plan_conv2d_weight_grad
 from implicit_conv.cpu.candidates.candidate import Refusal, Request
 from implicit_conv.cpu.candidates.problem_views import spatial
 from implicit_conv.cpu.engines import wgrad
 from implicit_conv.cpu.machine.arch import CpuArch, cpu_arch
 from implicit_conv.cpu.methods.weight_grad import WeightGrad, WeightGradLanes
+from implicit_conv.problem import reference
 from implicit_conv.testing import Case
 
 ARCH = CpuArch(512, True, 48 << 10, 1 << 20, 1, 14)
@@ -52,3 +54,59 @@ def test_channels_with_gaps_are_copied_in_the_same_order_of_sums():
     dy = rng.standard_normal(DENSE.problem.output_shape).astype(np.float32)
     x = wide[..., ::2]
     np.testing.assert_array_equal(plan.run(x, dy), plan.run(np.ascontiguousarray(x), dy))
+
+
+def depthwise_in_place(case, seed=0):
+    """Whether a plan of depthwise filters reads in place, and the gradients of the same values with
+    contiguous and with other strides, which are copied.
+    """
+    random = np.random.default_rng(seed)
+    x, dy = (random.standard_normal(case.shapes[name]).astype(case.dtype) for name in "xy")
+    x, dy = (np.ascontiguousarray(np.moveaxis(array, 1, -1)) for array in (x, dy))
+    plan = plan_conv2d_weight_grad(
+        x.shape,
+        dy.shape,
+        case.shapes["w"],
+        case.dtype,
+        stride=case.stride,
+        padding=case.padding,
+        dilation=case.dilation,
+        groups=case.groups,
+        layout="NHWC",
+        precision="strict",
+    )
+    apart = (np.repeat(array, 2, -1)[..., ::2] for array in (x, dy))
+    options = {"stride": case.stride, "pads": case.padding, "dilation": case.dilation}
+    nchw = (np.moveaxis(array, -1, 1) for array in (x, dy))
+    expected = reference.weight_grad(*nchw, case.kernel, groups=case.groups, **options)
+    return plan, plan(x, dy), plan(*apart), expected
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kernel", [(1, 1), (3, 3), (5, 2), (3, 9)], ids=str)
+def test_depthwise_in_place_has_the_bits_of_copies(kernel, dtype):
+    """Tiles of several planes, rows without pixels in the image, and more taps than registers."""
+    for groups, size, stride, dilation, pads in (
+        (48, (13, 40), (2, 2), (1, 1), (1, 1)),
+        (16, (9, 11), (2, 3), (2, 3), (4, 9)),
+        (80, (4, 12), (1, 1), (1, 1), (3, 4)),
+        (112, (30, 70), (1, 2), (1, 1), (0, 0)),
+    ):
+        case = Case(
+            N=3,
+            groups=groups,
+            size=size,
+            kernel=kernel,
+            stride=stride,
+            dilation=dilation,
+            padding=((pads[0], pads[1]), (pads[1], pads[0])),
+            dtype=dtype,
+        )
+        if min(case.output) < 1:
+            continue
+        plan, in_place, copied, expected = depthwise_in_place(case)
+        assert plan.engine.best.method.in_place
+        assert "x and dy in place" in plan.explain()
+        np.testing.assert_array_equal(in_place, copied)
+        tolerance = {"float32": 2e-5, "float64": 1e-13}[dtype] * np.sqrt(np.prod(case.output))
+        np.testing.assert_allclose(in_place, expected, rtol=0, atol=10 * tolerance)

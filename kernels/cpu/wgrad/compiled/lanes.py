@@ -5,7 +5,8 @@
 Lane k multiplies a channel of its own group. If groups have several channels or filters, the pixels
 of x are first expanded: for each channel of a group, to ``[pixel][filter]``.
 
-One work item is a part of the load tiles and a panel of filters of several groups:
+Depthwise filters read x and dy in place where all vectors are whole; see `windows`. Otherwise one
+work item is a part of the load tiles and a panel of filters of several groups:
 
     for each load tile of the part:
         load the panel of dy: [pixel][filter]
@@ -31,6 +32,7 @@ from implicit_conv.kernels.cpu.wgrad.compiled.addresses import dy_address
 from implicit_conv.kernels.cpu.wgrad.compiled.microkernel import multiply_pixels
 from implicit_conv.kernels.cpu.wgrad.compiled.panels import load_panels
 from implicit_conv.kernels.cpu.wgrad.compiled.sums import carry, is_fresh, store_sums, total
+from implicit_conv.kernels.cpu.wgrad.compiled.windows import multiply_windows
 from implicit_conv.kernels.cpu.wgrad.compiled.work import adder, operator
 from implicit_conv.kernels.cpu.wgrad.layout import LANE_TAPS
 from implicit_conv.kernels.geometry import Geometry, Place
@@ -121,6 +123,60 @@ def multiply(
             )
 
 
+def multiply_in_place(
+    call: Call,
+    g: Geometry,
+    origin: Place,
+    extent: Place,
+    k: int,
+    vectors: int,
+    sums: int,
+    adds: int,
+) -> None:
+    """All taps of a tile for one panel of depthwise filters, from x and dy themselves."""
+    (n, p, q), (planes, rows, columns) = origin, extent
+    tap_sums = g.tile_k * call.itemsize
+    x_plane = schedule.plane_step(g, call.x.n, g.stride_d * call.x.d)
+    y_plane = schedule.plane_step(g, call.y.n, call.y.z)
+    column = q * g.stride_w - g.pad_w
+    source = call.x.address + n // g.Z * call.x.n + k * call.x.c
+    source += schedule.input_plane(g, n, 0) * call.x.d
+    source += (p * g.stride_h - g.pad_h) * call.x.h + column * call.x.w
+    dy = dy_address(call, g, origin, k)
+    for j in range(schedule.filter_rows(g)):
+        first_plane, end_plane = schedule.used_planes(g, n, planes, j // g.R)
+        first_row, end_row = schedule.used_rows(g, p, rows, j % g.R)
+        a = source + j // g.R * g.dilation_d * call.x.d + j % g.R * g.dilation_h * call.x.h
+        for first in range(0, g.S, LANE_TAPS):
+            taps = min(LANE_TAPS, g.S - first)
+            multiply_windows(
+                call.kernels,
+                slot=microkernel_slot(1, vectors, taps),
+                a=a
+                + first_plane * x_plane
+                + first_row * g.stride_h * call.x.h
+                + first * g.dilation_w * call.x.w,
+                a_plane=x_plane,
+                a_row=g.stride_h * call.x.h,
+                a_column=g.stride_w * call.x.w,
+                a_tap=g.dilation_w * call.x.w,
+                b=dy + first_plane * y_plane + first_row * call.y.p,
+                b_plane=y_plane,
+                b_row=call.y.p,
+                b_column=call.y.q,
+                c=sums + (j * g.S + first) * tap_sums,
+                c_row=tap_sums,
+                planes=max(0, end_plane - first_plane),
+                rows=max(0, end_row - first_row),
+                columns=columns,
+                dilation=g.dilation_w,
+                before=column + first * g.dilation_w,
+                stride=g.stride_w,
+                width=g.W,
+                adds=adds,
+            )
+
+
 def sum_item(blob: Blob, panel: int, first_tile: int, end_tile: int, scratch: int) -> None:
     """The sums of a panel over a range of load tiles."""
     call, g = fields(blob).call, fields(blob).geometry
@@ -140,7 +196,8 @@ def sum_item(blob: Blob, panel: int, first_tile: int, end_tile: int, scratch: in
     channel_sums = g.tile_k * call.itemsize * (schedule.taps(g) if call.gradient.taps_inside else 1)
     buffered = g.tile_n * schedule.image_rows(g) * schedule.row_pitch(g)
     single = call.group_channels == 1 and group_filters == 1
-    if filters * call.itemsize < width:  # see Layout.unloaded_bytes: the last lanes read these
+    # See Layout.unloaded_bytes: the last lanes read these.
+    if not call.in_place and filters * call.itemsize < width:
         memory.zero(scratch, buffered * pixel + width)
         if not single:
             memory.zero(expanded, buffered * width)
@@ -153,6 +210,10 @@ def sum_item(blob: Blob, panel: int, first_tile: int, end_tile: int, scratch: in
         adds = not is_fresh(done)
         origin = n, p, q = schedule.tile_origin(g, tile)
         planes, rows, columns = schedule.tile_extent(g, n, p, q)
+        if call.in_place:
+            extent = planes, rows, columns
+            multiply_in_place(call, g, origin, extent, k, vectors, sums, adds)
+            continue
         load_panels(
             call.kernels,
             blob=blob,
