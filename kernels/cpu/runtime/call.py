@@ -245,7 +245,8 @@ _WORDS = struct.Struct(f"={len(WORDS) + len(Geometry._fields)}q")
 
 def _numbers(call: Call) -> Iterator[int]:
     """All numbers of a call, family by family."""
-    return chain(*call[:FIRST], call[FIRST:LAST], *call[LAST:])
+    families: Any = call
+    return chain(*families[:FIRST], families[FIRST:LAST], *families[LAST:])
 
 
 def blob_of(call: Call, geometry: Geometry) -> np.ndarray[Any, np.dtype[np.int64]]:
