@@ -2,13 +2,16 @@
 
 GEMM mapping: A = output gradient, gemm_m = N*D*H*W; B = filter, gemm_n = C; C = input gradient;
 gemm_k = T*R*S*K. A phase has its own part of gemm_m and of the taps; see `phases`.
+
+Where phases have few taps or filters, one GEMM for all taps is faster, whose products are then
+added; see `fold`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,6 +21,7 @@ from implicit_conv.cpu.candidates.phrases import options_of
 from implicit_conv.cpu.candidates.problem_views import spatial
 from implicit_conv.cpu.engines import engine as fprop
 from implicit_conv.cpu.engines.engine import CpuEngine
+from implicit_conv.cpu.engines.fold import PHASES_ALONE, Folds, folds_of
 from implicit_conv.cpu.engines.runner import parse_out_dtype
 from implicit_conv.cpu.engines.stride_phases import (
     Part,
@@ -56,12 +60,15 @@ class DgradEngine(SumEngine):
         The plan that computes activation(bias + residual), if some pixels are in no phase.
     out_dtype : str
         The dtype of results.
+    folds : Folds
+        What runs in place of the phases.
     """
 
     problem: Problem
     parts: tuple[Part, ...]
     empty: CpuEngine | None
     out_dtype: str
+    folds: Folds = PHASES_ALONE
     names: ClassVar[tuple[str, str]] = ("dy", "w")
     has_epilogue: ClassVar[bool] = False
     kind: ClassVar[str] = "phases"
@@ -69,18 +76,24 @@ class DgradEngine(SumEngine):
 
     @property
     def engines(self) -> tuple[CpuEngine, ...]:
-        """The plans of all launches, in their order."""
+        """The plans of all launches with a plain filter, in their order."""
+        fold = self.folds.plain
+        return self.phases if fold is None else (fold.product,)
+
+    @property
+    def phases(self) -> tuple[CpuEngine, ...]:
+        """The plans of all phases, after that of pixels which no tap reaches."""
         found = tuple(part.engine for part in self.parts)
         return found if self.empty is None else (self.empty, *found)
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
-        """The candidates of all phases."""
+        """The candidates of all launches."""
         return tuple(candidate for engine in self.engines for candidate in engine.candidates)
 
     @property
     def algorithm(self) -> str:
-        """The algorithm of the phase with most work."""
+        """The algorithm of the launch with most work."""
         return max(self.engines, key=lambda engine: engine.best.cycles).algorithm
 
     @property
@@ -90,12 +103,32 @@ class DgradEngine(SumEngine):
 
     @property
     def packed_key(self) -> tuple[object, ...]:
-        """The keys of the filters of all phases."""
+        """The keys of the filters of all phases, or of that of the products."""
+        if self.folds.packed is not None:
+            return self.kind, self.folds.packed.product.packed_key
         return self.kind, *(part.engine.packed_key for part in self.parts)
 
     @property
+    def packed_bytes(self) -> int:
+        """Bytes of all packed filters."""
+        fold = self.folds.packed
+        phases = self.phases if fold is None else (fold.product,)
+        return sum(engine.packed_bytes for engine in phases)
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of scratch memory of the launch that needs most, of a tile, and of copies."""
+        tiles = (fold.blocks.tile_bytes for fold in self.folds.found)
+        return super().workspace_bytes + max(tiles, default=0)
+
+    @property
     def call_bytes(self) -> int:
-        """Bytes that the phase which needs most takes besides its arrays, and of the copy of w."""
+        """Bytes that the launch which needs most takes besides its arrays, with a tile, and of the
+        copy of w.
+        """
+        folds = [fold.call_bytes for fold in self.folds.found]
+        if self.folds.plain is not None:
+            return max(folds)
         taken = [
             part.engine.call_bytes_of(
                 stand_ins(self.problem, part.phase, part.engine.best.problem).w
@@ -104,7 +137,7 @@ class DgradEngine(SumEngine):
         ]
         if self.empty is not None:
             taken.append(self.empty.call_bytes)
-        return max(taken) + self.copied_bytes
+        return max(*taken, 0, *folds) + self.copied_bytes
 
     @property
     def x_shape(self) -> tuple[int, ...]:
@@ -119,7 +152,7 @@ class DgradEngine(SumEngine):
     @property
     def summed(self) -> Problem:
         """The fprop of the phase with most taps."""
-        return max((engine.problem for engine in self.engines), key=lambda fprop: fprop.terms)
+        return max((engine.problem for engine in self.phases), key=lambda fprop: fprop.terms)
 
     def explain(self) -> str:
         """The text of `Plan.explain`: the explanation of every phase."""
@@ -127,6 +160,9 @@ class DgradEngine(SumEngine):
 
     def _explained(self) -> Iterator[str]:
         yield f"problem     {self._problem_text()}"
+        if self.folds.plain is not None:
+            yield from self.folds.plain.explained(self.result, self.folds.phases_seconds)
+            return
         count = len(self.parts)
         each = "one fprop" if count == 1 else f"{count} fprops, one for each stride phase of"
         yield f"algorithm   {each if count else 'none: no tap reaches a pixel of'} {self.result}"
@@ -142,6 +178,13 @@ class DgradEngine(SumEngine):
             yield f"\nphase {number} of {count}: pixels {pixels} of {self.result}"
             yield part.engine.explain() if first == number else f"as phase {first}"
 
+    def facts(self) -> dict[str, Any]:
+        """The facts of `Plan.facts`."""
+        fold, seconds = self.folds.plain, self.folds.phases_seconds
+        if fold is None:
+            return super().facts()
+        return {**fold.facts(seconds), "problem": self._problem_text()}
+
     def _problem_text(self) -> str:
         problem, (dy, w) = self.problem, self.names
         return (
@@ -154,18 +197,26 @@ class DgradEngine(SumEngine):
         return self.problem.weight_layout
 
     def trace(self) -> list[Load]:
-        """The loads of all phases, with the coordinates of each phase's own fprop of dy."""
+        """The loads of all phases, with the coordinates of each phase's own fprop of dy; of a fold,
+        those of its products.
+        """
+        if self.folds.plain is not None:
+            return self.folds.plain.trace()
         return [load for part in self.parts for load in part.engine.trace()]
 
     def pack(self, w: object) -> PackedParts:
-        """The packed filters of all phases; see `Plan.pack`."""
+        """The packed filters of all phases, or that of the products; see `Plan.pack`."""
+        if self.folds.packed is not None:
+            return PackedParts(self.kind, (self.folds.packed.pack(self.plain_filter(w)),))
         array = swapped(self.problem, self.plain_filter(w))
         axes = filter_layout(self.problem)
         packed = tuple(part.engine.pack(part.taps(array, axes)) for part in self.parts)
         return PackedParts(self.kind, packed)
 
     def tuned(self, filters: str) -> DgradEngine:
-        """The plan with the fastest candidate of each phase; see `Plan.tune`."""
+        """The plan with the fastest candidate of each launch; see `Plan.tune`."""
+        if self.folds.of(filters) is not None:
+            return replace(self, folds=self.folds.tuned(filters))
         problem = self.problem
         dy = tuning.example(self.x_shape, problem.dtype, 0)
         w = swapped(problem, tuning.example(problem.weight_shape, problem.filter_dtype, 1))
@@ -180,7 +231,10 @@ class DgradEngine(SumEngine):
         return replace(self, parts=tuple(parts))
 
     def bound(self, binding: Binding) -> Call:
-        """A call of all phases."""
+        """A call of all phases, or of what runs in their place."""
+        fold = self.folds.packed if binding.w is None else self.folds.plain
+        if fold is not None and fold.takes(binding):
+            return fold.bound(self.y_shape, binding)
         problem = self.problem
         axes, filter_axes = problem.array_layout, filter_layout(problem)
         whole = len(self.parts) == 1 and self.empty is None
@@ -268,13 +322,14 @@ def plan(
         return engines[phase.problem]
 
     parts = tuple(Part(phase, engine(phase)) for phase in phases)
+    folds = folds_of(problem, arch, request, activation, [part.engine for part in parts])
     first = None
     if empty is not None:
         first = fprop.plan(
             empty, arch, _of_empty(request), activation=activation, out_dtype=out_dtype
         )
     dtype = (first or parts[0].engine).out_dtype
-    return kind(problem, parts, first, dtype)
+    return kind(problem, parts, first, dtype, folds)
 
 
 def _of_empty(request: Request) -> Request:

@@ -44,6 +44,8 @@ METHODS: tuple[type[Method], ...] = (
 CLEAR = 0.98  # of two estimates, a ratio that tells them apart
 
 WEIGHT_GRADIENTS: tuple[type[Method], ...] = (WeightGrad, WeightGradLanes)
+# Products that are stored as rows of filters, whatever the strides of x; see engines/fold.py.
+PRODUCTS: tuple[type[Method], ...] = (Gemm,)
 
 
 class Choice(NamedTuple):

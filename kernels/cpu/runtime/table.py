@@ -38,7 +38,9 @@ EXPAND = LOAD_PANELS + 1  # weight gradients: repeats channels for filters of th
 ADD_SUMS = EXPAND + 1  # weight gradients: adds sums in memory
 STORE_SUMS = ADD_SUMS + 1  # weight gradients: stores sums into dw
 FINISH = STORE_SUMS + 1  # [scale][activation][residual]: parts that finish sums
-SLOTS = FINISH + SCALES * 2 * ACTIVATIONS
+FOLD_INSIDE = FINISH + SCALES * 2 * ACTIVATIONS  # folds: adds windows within a row
+FOLD_EDGE = FOLD_INSIDE + 1  # folds: adds windows at the ends of a row
+SLOTS = FOLD_EDGE + 1
 
 
 def microkernel_slot(vectors: int, groups: int, inner: int) -> int:
