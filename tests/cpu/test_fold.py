@@ -29,7 +29,7 @@ def folds(monkeypatch, tmp_path):
     """Fold wherever it is possible, in small tiles and parts of rows; counts prepared calls."""
     cache.clear()
     monkeypatch.setattr(fold, "LAUNCH_SECONDS", 1e9)
-    monkeypatch.setattr(fold_blocks, "TILE_BYTES", 4096)
+    monkeypatch.setattr(fold_blocks, "TILE_BYTES", 1024)
     monkeypatch.setattr(fold_blocks, "SHARED_PIXELS", 2)
     monkeypatch.setattr(fold_blocks, "PART_STRIDES", 5)
     monkeypatch.setattr(fold_blocks, "PART_ELEMENTS", 40)
@@ -109,6 +109,7 @@ def test_random_trials(folds, operator, rank):
             check(trial)
             tried += 1
     assert len(folds) > 0.4 * tried > 8
+    assert max(len(made.blocks.all) for made in folds) > 2
 
 
 def plan_and_arrays(rank=1, channels=24, filters=3, size=(31,), kernel=(12,), stride=4, **options):
@@ -174,7 +175,9 @@ def test_explanation_facts_and_trace(folds):
     assert f"{facts['milliseconds']:.3f} ms" in text.splitlines()[1]
     assert plan.explain(brief=True).startswith("runs        pointwise: GEMM")
     assert "one convolution for each stride phase: about" in plan.explain(brief=True)
-    assert plan.trace() == 4 * fold_of(plan).product.trace()
+    blocks = len(fold_of(plan).blocks.all)
+    assert blocks > 1
+    assert plan.trace() == 2 * blocks * fold_of(plan).product.trace()
 
 
 def test_other_problems_stay_with_phases(folds):

@@ -49,6 +49,7 @@ DTYPES = ("float32", "float64")
 SPREAD_TAP_CYCLES = (
     1.75  # cycles per element of w that is packed from taps which lie a stride apart
 )
+SPREAD_PIXEL_CYCLES = 1.0  # cycles per element of a y beyond L2 that is stored a stride apart
 LAUNCH_SECONDS = 8e-6  # Python starts the launch of a phase
 NO_ACTIVATION = (0.0, -math.inf, math.inf)
 
@@ -273,7 +274,11 @@ def folds_of(
     if found is None:
         return PHASES_ALONE
     gathered = math.prod(problem.weight_shape) * SPREAD_TAP_CYCLES / arch.hertz
-    plain = packed = len(phases) * LAUNCH_SECONDS
+    elements = math.prod(problem.input_shape)
+    if problem.stride[-1] == 1 or elements * ITEMSIZES[problem.dtype] <= arch.l2_bytes:
+        elements = 0
+    spread = elements * SPREAD_PIXEL_CYCLES / arch.hertz
+    plain = packed = len(phases) * LAUNCH_SECONDS + spread
     plain += gathered + sum(engine.best.seconds for engine in phases)
     best = [engine.best_packed for engine in phases]
     packed += sum(c.packed_cycles / c.threads / c.arch.hertz for c in best)

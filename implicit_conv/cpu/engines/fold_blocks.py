@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from implicit_conv.cpu.candidates.tiling import balanced, rounded_up
+from implicit_conv.cpu.candidates.tiling import FAR_BYTES_PER_CYCLE, balanced, rounded_up
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.kernels.cpu.runtime.layout import LINE
 from implicit_conv.kernels.geometry import Geometry
@@ -61,10 +61,11 @@ def blocks_of(problem: Problem, arch: CpuArch) -> Blocks:
     pitch = tile_pitch(products, itemsize)
     inner = math.prod(size) // whole
     shared = ceil_div(taps, stride) - 1
-    extent = max(TILE_BYTES // (pitch * itemsize * inner), SHARED_PIXELS * shared, 1)
-    if inner == 1:  # whole register tiles
-        extent = rounded_up(extent, arch.tile_pixels)
-    extent = min(extent, whole)
+    row = pitch * itemsize * inner
+    extent = max(TILE_BYTES // row, SHARED_PIXELS * shared, 1)
+    if shared and whole * row <= 2 * TILE_BYTES:  # no product is made twice
+        extent = whole
+    extent = whole if extent >= whole else _cheapest(extent, whole, shared, inner, arch)
     found, end = [], 0
     for number in range(ceil_div(max(0, whole - extent), max(1, extent - shared)) + 1):
         first = min(number * (extent - shared), whole - extent)
@@ -77,6 +78,21 @@ def blocks_of(problem: Problem, arch: CpuArch) -> Blocks:
         end = max(begin, end)
     tile = extent * inner * pitch * itemsize
     return Blocks(axis, extent, extent * inner, pitch, tile, tuple(found))
+
+
+def _cheapest(most: int, whole: int, shared: int, inner: int, arch: CpuArch) -> int:
+    """The extent of at most `most` pixels, and at least half as many, whose blocks make the fewest
+    products; register tiles are whole.
+    """
+
+    def pixels(extent: int) -> int:
+        blocks = ceil_div(whole - shared, extent - shared)
+        return int(blocks * rounded_up(extent * inner, arch.tile_pixels))
+
+    step = arch.tile_pixels if inner == 1 and most > 2 * (arch.tile_pixels + shared) else 1
+    least = rounded_up(max(most // 2, shared + 1), step)
+    extents: list[int] = [most, *range(least, most, step)]
+    return min(extents, key=lambda extent: (pixels(extent), -extent))
 
 
 def tile_pitch(products: int, itemsize: int) -> int:
@@ -146,4 +162,6 @@ def fold_cycles(problem: Problem, blocks: Blocks) -> float:
     """Cycles of one core to fold the products of a block, and to finish what it writes of y."""
     products = blocks.pixels * problem.C * math.prod(problem.kernel)
     written = problem.C * math.prod(problem.size) / len(blocks.all)
-    return BLOCK_CYCLES + products * PRODUCT_CYCLES + written * FINISH_CYCLES
+    far = blocks.tile_bytes > 2 * TILE_BYTES  # then it is written to a far cache, and read again
+    stream = far * 2 * blocks.tile_bytes / FAR_BYTES_PER_CYCLE
+    return BLOCK_CYCLES + products * PRODUCT_CYCLES + written * FINISH_CYCLES + stream
