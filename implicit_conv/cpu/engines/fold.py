@@ -241,7 +241,8 @@ def plan(
     request = replace(request, reserved_bytes=reserved, activation="")
     x, w, tile = stand_ins(problem, products, blocks)
     query = Query(products, arch, request, Arrays(x, w, tile), ProductEngine.methods)
-    if planner.least_workspace(query) > request.limit + reserved:
+    limit = request.max_workspace
+    if limit is not None and planner.least_workspace(query) > limit:
         return None
     choice = planner.plan(*query)
     product = ProductEngine(products, arch, request, choice, NO_ACTIVATION, products.dtype)

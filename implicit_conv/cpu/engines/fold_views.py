@@ -45,6 +45,7 @@ def product_problem(problem: Problem, blocks: Blocks) -> Problem:
         weight_layout="TRSCK",
         padding_mode="zeros",
         batched=True,
+        converted=not problem.channels_last,  # planes are transposed, not read in place
     )
 
 
