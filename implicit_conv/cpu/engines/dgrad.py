@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from implicit_conv.cpu.candidates.phrases import options_of
 from implicit_conv.cpu.candidates.problem_views import spatial
 from implicit_conv.cpu.engines import engine as fprop
 from implicit_conv.cpu.engines.engine import CpuEngine
-from implicit_conv.cpu.engines.fold import PHASES_ALONE, Folds, folds_of
 from implicit_conv.cpu.engines.runner import parse_out_dtype
 from implicit_conv.cpu.engines.stride_phases import (
     Part,
@@ -32,18 +31,36 @@ from implicit_conv.cpu.engines.stride_phases import (
     space,
     stand_ins,
     swapped,
+    without_channels,
 )
 from implicit_conv.cpu.engines.sums import SumEngine
 from implicit_conv.cpu.machine.arch import CpuArch
-from implicit_conv.cpu.plan import tuning
 from implicit_conv.cpu.plan.planner import least_workspace, workspace_error
 from implicit_conv.cpu.run.call import Call, CallForm, blank, contiguous_strides, stand_in
 from implicit_conv.cpu.run.packed import PackedParts
 from implicit_conv.errors import PlanError
-from implicit_conv.problem.options import ITEMSIZES, WEIGHT_LAYOUTS_OF, Activation
+from implicit_conv.kernels.preparation import imports
+from implicit_conv.problem.options import ITEMSIZES, Activation
 from implicit_conv.problem.phases import MOST_PHASES, Phase, is_covered, phase_count, phases_of
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import Load
+
+if TYPE_CHECKING:
+    from implicit_conv.cpu.engines.fold import Fold, Folds
+
+
+@imports
+def _tuning() -> Any:
+    from implicit_conv.cpu.plan import tuning
+
+    return tuning
+
+
+@imports
+def _folds_of() -> Any:
+    from implicit_conv.cpu.engines.fold import folds_of
+
+    return folds_of
 
 
 @dataclass(frozen=True)
@@ -60,7 +77,7 @@ class DgradEngine(SumEngine):
         The plan that computes activation(bias + residual), if some pixels are in no phase.
     out_dtype : str
         The dtype of results.
-    folds : Folds
+    folds : Folds or None
         What runs in place of the phases.
     """
 
@@ -68,7 +85,7 @@ class DgradEngine(SumEngine):
     parts: tuple[Part, ...]
     empty: CpuEngine | None
     out_dtype: str
-    folds: Folds = PHASES_ALONE
+    folds: Folds | None = None
     names: ClassVar[tuple[str, str]] = ("dy", "w")
     has_epilogue: ClassVar[bool] = False
     kind: ClassVar[str] = "phases"
@@ -77,8 +94,14 @@ class DgradEngine(SumEngine):
     @property
     def engines(self) -> tuple[CpuEngine, ...]:
         """The plans of all launches with a plain filter, in their order."""
-        fold = self.folds.plain
+        fold = self.fold(packed=False)
         return self.phases if fold is None else (fold.product,)
+
+    def fold(self, packed: bool) -> Fold | None:
+        """What runs in place of the phases with a filter that is `packed` or plain."""
+        if self.folds is None:
+            return None
+        return self.folds.packed if packed else self.folds.plain
 
     @property
     def phases(self) -> tuple[CpuEngine, ...]:
@@ -104,31 +127,32 @@ class DgradEngine(SumEngine):
     @property
     def packed_key(self) -> tuple[object, ...]:
         """The keys of the filters of all phases, or of that of the products."""
-        if self.folds.packed is not None:
-            return self.kind, self.folds.packed.product.packed_key
+        fold = self.fold(packed=True)
+        if fold is not None:
+            return self.kind, fold.product.packed_key
         return self.kind, *(part.engine.packed_key for part in self.parts)
 
     @property
     def packed_bytes(self) -> int:
         """Bytes of all packed filters."""
-        fold = self.folds.packed
+        fold = self.fold(packed=True)
         phases = self.phases if fold is None else (fold.product,)
         return sum(engine.packed_bytes for engine in phases)
 
     @property
     def workspace_bytes(self) -> int:
         """Bytes of scratch memory of the launch that needs most, of a tile, and of copies."""
-        tiles = (fold.blocks.tile_bytes for fold in self.folds.found)
-        return super().workspace_bytes + max(tiles, default=0)
+        tile = 0 if self.folds is None else self.folds.tile_bytes
+        return super().workspace_bytes + tile
 
     @property
     def call_bytes(self) -> int:
         """Bytes that the launch which needs most takes besides its arrays, with a tile, and of the
         copy of w.
         """
-        folds = [fold.call_bytes for fold in self.folds.found]
-        if self.folds.plain is not None:
-            return max(folds)
+        folded = 0 if self.folds is None else self.folds.call_bytes
+        if self.fold(packed=False) is not None:
+            return folded
         taken = [
             part.engine.call_bytes_of(
                 stand_ins(self.problem, part.phase, part.engine.best.problem).w
@@ -137,7 +161,7 @@ class DgradEngine(SumEngine):
         ]
         if self.empty is not None:
             taken.append(self.empty.call_bytes)
-        return max(*taken, 0, *folds) + self.copied_bytes
+        return max(*taken, folded) + self.copied_bytes
 
     @property
     def x_shape(self) -> tuple[int, ...]:
@@ -160,7 +184,7 @@ class DgradEngine(SumEngine):
 
     def _explained(self) -> Iterator[str]:
         yield f"problem     {self._problem_text()}"
-        if self.folds.plain is not None:
+        if self.folds is not None and self.folds.plain is not None:
             yield from self.folds.plain.explained(self.result, self.folds.phases_seconds)
             return
         count = len(self.parts)
@@ -180,10 +204,10 @@ class DgradEngine(SumEngine):
 
     def facts(self) -> dict[str, Any]:
         """The facts of `Plan.facts`."""
-        fold, seconds = self.folds.plain, self.folds.phases_seconds
-        if fold is None:
+        if self.folds is None or self.folds.plain is None:
             return super().facts()
-        return {**fold.facts(seconds), "problem": self._problem_text()}
+        facts = self.folds.plain.facts(self.folds.phases_seconds)
+        return {**facts, "problem": self._problem_text()}
 
     def _problem_text(self) -> str:
         problem, (dy, w) = self.problem, self.names
@@ -200,14 +224,16 @@ class DgradEngine(SumEngine):
         """The loads of all phases, with the coordinates of each phase's own fprop of dy; of a fold,
         those of its products.
         """
-        if self.folds.plain is not None:
-            return self.folds.plain.trace()
+        fold = self.fold(packed=False)
+        if fold is not None:
+            return fold.trace()
         return [load for part in self.parts for load in part.engine.trace()]
 
     def pack(self, w: object) -> PackedParts:
         """The packed filters of all phases, or that of the products; see `Plan.pack`."""
-        if self.folds.packed is not None:
-            return PackedParts(self.kind, (self.folds.packed.pack(self.plain_filter(w)),))
+        fold = self.fold(packed=True)
+        if fold is not None:
+            return PackedParts(self.kind, (fold.pack(self.plain_filter(w)),))
         array = swapped(self.problem, self.plain_filter(w))
         axes = filter_layout(self.problem)
         packed = tuple(part.engine.pack(part.taps(array, axes)) for part in self.parts)
@@ -215,8 +241,10 @@ class DgradEngine(SumEngine):
 
     def tuned(self, filters: str) -> DgradEngine:
         """The plan with the fastest candidate of each launch; see `Plan.tune`."""
-        if self.folds.of(filters) is not None:
-            return replace(self, folds=self.folds.tuned(filters))
+        tuning = _tuning()
+        fold = self.fold(tuning.parse_filters(filters))
+        if self.folds is not None and fold is not None:
+            return replace(self, folds=self.folds.tuned(filters, fold))
         problem = self.problem
         dy = tuning.example(self.x_shape, problem.dtype, 0)
         w = swapped(problem, tuning.example(problem.weight_shape, problem.filter_dtype, 1))
@@ -232,7 +260,7 @@ class DgradEngine(SumEngine):
 
     def bound(self, binding: Binding) -> Call:
         """A call of all phases, or of what runs in their place."""
-        fold = self.folds.packed if binding.w is None else self.folds.plain
+        fold = self.fold(packed=binding.w is None)
         if fold is not None and fold.takes(binding):
             return fold.bound(self.y_shape, binding)
         problem = self.problem
@@ -301,7 +329,7 @@ def plan(
         # The default counts all taps, of which a phase may have a part: it must not change with
         # the stride.
         out_dtype = parse_out_dtype(None, replace(problem, C=problem.K, K=problem.C))
-    empty = None if phases and is_covered(problem, phases) else _without_channels(problem)
+    empty = None if phases and is_covered(problem, phases) else without_channels(problem)
     reserved = request.reserved_bytes + copied_bytes(problem)
     request = replace(request, reserved_bytes=reserved)
     for phase in phases:
@@ -322,7 +350,10 @@ def plan(
         return engines[phase.problem]
 
     parts = tuple(Part(phase, engine(phase)) for phase in phases)
-    folds = folds_of(problem, arch, request, activation, [part.engine for part in parts])
+    folds = None
+    if set(problem.stride) != {1}:
+        given = problem, arch, request, activation, [part.engine for part in parts]
+        folds = _folds_of()(*given)
     first = None
     if empty is not None:
         first = fprop.plan(
@@ -364,26 +395,3 @@ def _check_workspace(
     least = max(needs)
     if least > request.max_workspace:
         raise workspace_error(least, request)
-
-
-def _without_channels(problem: Problem) -> Problem:
-    """The fprop that has the output of the gradient, and no channels; images without pixels, which
-    no fprop has as its output, are no images of one pixel.
-    """
-    ones, zeros = (1,) * problem.rank, (0,) * problem.rank
-    has_pixels = min(problem.size) > 0
-    return replace(
-        problem,
-        N=problem.N * has_pixels,
-        C=0,
-        K=problem.C,
-        groups=1,
-        size=problem.size if has_pixels else ones,
-        kernel=ones,
-        stride=ones,
-        dilation=ones,
-        pad_lo=zeros,
-        pad_hi=zeros,
-        weight_layout=WEIGHT_LAYOUTS_OF[problem.rank][0],
-        padding_mode="zeros",
-    )

@@ -26,20 +26,22 @@ from implicit_conv.cpu.candidates.candidate import Method, Query, Request
 from implicit_conv.cpu.candidates.phrases import count
 from implicit_conv.cpu.candidates.problem_views import spatial
 from implicit_conv.cpu.engines.engine import CpuEngine
-from implicit_conv.cpu.engines.fold_blocks import Blocks, blocks_of, fold_cycles
-from implicit_conv.cpu.engines.fold_call import FoldCall
-from implicit_conv.cpu.engines.fold_views import (
+from implicit_conv.cpu.engines.fold_blocks import (
+    Blocks,
     as_products,
+    blocks_of,
+    fold_cycles,
     is_row,
     of_block,
     product_problem,
     tile_strides,
 )
+from implicit_conv.cpu.engines.fold_call import FoldCall
 from implicit_conv.cpu.machine.arch import CpuArch
-from implicit_conv.cpu.plan import planner, tuning
-from implicit_conv.cpu.plan.facts import Clock
+from implicit_conv.cpu.plan import planner
 from implicit_conv.cpu.run.call import Arrays, CallForm, contiguous_strides, stand_in
 from implicit_conv.cpu.run.packed import PackedFilter
+from implicit_conv.kernels.preparation import imports
 from implicit_conv.problem.options import ITEMSIZES, Activation, parse_activation
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import Load
@@ -52,6 +54,20 @@ SPREAD_TAP_CYCLES = (
 SPREAD_PIXEL_CYCLES = 1.0  # cycles per element of a y beyond L2 that is stored a stride apart
 LAUNCH_SECONDS = 8e-6  # Python starts the launch of a phase
 NO_ACTIVATION = (0.0, -math.inf, math.inf)
+
+
+@imports
+def _tuning() -> Any:
+    from implicit_conv.cpu.plan import tuning
+
+    return tuning
+
+
+@imports
+def _clock() -> Any:
+    from implicit_conv.cpu.plan.facts import Clock
+
+    return Clock.of
 
 
 @dataclass(frozen=True)
@@ -122,6 +138,7 @@ class Fold:
 
     def tuned(self, filters: str) -> Fold:
         """The plan with the fastest candidate of the products; see `Plan.tune`."""
+        tuning = _tuning()
         shape = (1, *self.product.problem.size, self.product.problem.K)
         x = tuning.example(self.problem.output_shape, self.problem.dtype, 0)
         w = tuning.example(self.problem.weight_shape, self.problem.dtype, 1)
@@ -142,7 +159,7 @@ class Fold:
 
     def facts(self, seconds: float) -> dict[str, Any]:
         """The facts of `Plan.facts`; phases would take `seconds`, by estimate."""
-        best, clock = self.product.best, Clock.of(self.product.arch)
+        best, clock = self.product.best, _clock()(self.product.arch)
         nominal = clock.hertz / best.arch.hertz
         own = clock.milliseconds(best, self.cycles)
         packed = clock.milliseconds(best, self.packed_cycles)
@@ -186,24 +203,20 @@ class Folds(NamedTuple):
     phases_seconds: float = 0.0  # the estimate of phases with a plain filter
 
     @property
-    def found(self) -> list[Fold]:
-        """The folds that run."""
-        return [fold for fold in (self.plain, self.packed) if fold is not None]
+    def tile_bytes(self) -> int:
+        """Bytes of the larger tile."""
+        return max(fold.blocks.tile_bytes for fold in self[:2] if fold is not None)
 
-    def of(self, filters: str) -> Fold | None:
-        """What runs with `filters`, a word of `Plan.tune`."""
-        return self.packed if tuning.parse_filters(filters) else self.plain
+    @property
+    def call_bytes(self) -> int:
+        """Bytes that a call of either takes besides its arrays."""
+        return max(fold.call_bytes for fold in self[:2] if fold is not None)
 
-    def tuned(self, filters: str) -> Folds:
-        """The plans with the fastest candidate of the products, for both if both are the same."""
-        found = self.of(filters)
-        assert found is not None
+    def tuned(self, filters: str, found: Fold) -> Folds:
+        """The plans with the fastest candidate of the products of `found`, one of them or both."""
         tuned = found.tuned(filters)
         plain, packed = (tuned if fold == found else fold for fold in self[:2])
         return self._replace(plain=plain, packed=packed)
-
-
-PHASES_ALONE = Folds()
 
 
 def refusal(problem: Problem, request: Request) -> str:
@@ -269,11 +282,11 @@ def folds_of(
     request: Request,
     activation: Activation,
     phases: Sequence[CpuEngine],
-) -> Folds:
+) -> Folds | None:
     """What runs in place of `phases`, because it is faster, by estimate."""
     found = plan(problem, arch, request, parse_activation(activation))
     if found is None:
-        return PHASES_ALONE
+        return None
     gathered = math.prod(problem.weight_shape) * SPREAD_TAP_CYCLES / arch.hertz
     elements = math.prod(problem.input_shape)
     if problem.stride[-1] == 1 or elements * ITEMSIZES[problem.dtype] <= arch.l2_bytes:
@@ -283,8 +296,9 @@ def folds_of(
     plain += gathered + sum(engine.best.seconds for engine in phases)
     best = [engine.best_packed for engine in phases]
     packed += sum(c.packed_cycles / c.threads / c.arch.hertz for c in best)
-    return Folds(
+    folds = Folds(
         found if found.seconds(packed=False) < plain else None,
         found if found.seconds(packed=True) < packed else None,
         plain,
     )
+    return None if folds[:2] == (None, None) else folds

@@ -13,12 +13,13 @@ from implicit_conv.cpu.engines.engine import CpuEngine
 from implicit_conv.cpu.engines.fold_blocks import (
     Block,
     Blocks,
+    as_products,
     filters_together,
     fold_geometry,
+    of_block,
+    tile_strides,
 )
-from implicit_conv.cpu.engines.fold_views import as_products, of_block, tile_strides
 from implicit_conv.cpu.run.call import Call, CallForm, blank, stand_in
-from implicit_conv.kernels.cpu.fold.layout import FoldLayout
 from implicit_conv.kernels.cpu.runtime.pool import POOL
 from implicit_conv.kernels.geometry import Epilogue
 from implicit_conv.problem.options import ITEMSIZES
@@ -88,7 +89,7 @@ class FoldCall(Call):
         epilogue: Epilogue,
     ) -> Launch:
         """The launch that folds a block of an image; `arrays` are y and the residual."""
-        from implicit_conv.kernels.cpu.fold.operator import Fold
+        from implicit_conv.kernels.cpu.fold.operator import Fold, FoldLayout
         from implicit_conv.kernels.cpu.operator import Build, Operands
         from implicit_conv.kernels.cpu.tile.storage import Format
 

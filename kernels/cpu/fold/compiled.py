@@ -25,7 +25,6 @@ from typing import NamedTuple
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit.internals import ir
 from implicit_conv.kernels.cpu.emit.vector import BYTES, Builder, Emitter, Value, Values, i64
-from implicit_conv.kernels.cpu.fold.layout import Windows
 from implicit_conv.kernels.cpu.runtime.call import Call
 from implicit_conv.kernels.cpu.runtime.compiled.entry import Blob, fields
 from implicit_conv.kernels.cpu.runtime.compiled.part import declare
@@ -44,6 +43,25 @@ PARAMETERS = "to to_row source source_row pixel sums start rows strides"
 add_inside = declare(FOLD_INSIDE, "add_inside", PARAMETERS)
 # The windows of the pixels first .. end - 1 before that pixel are added alone.
 add_edge = declare(FOLD_EDGE, "add_edge", f"{PARAMETERS} first end")
+
+
+class Windows(NamedTuple):
+    """The windows of a row: each pixel has one of `taps` elements, `stride` elements after that of
+    the pixel before it.
+    """
+
+    taps: int
+    stride: int
+
+    @property
+    def overlap(self) -> int:
+        """The windows that reach an element at most."""
+        return int(schedule.ceil_div(self.taps, self.stride))
+
+    @property
+    def last(self) -> int:
+        """The elements of a stride that the last of these windows reaches."""
+        return self.taps - (self.overlap - 1) * self.stride
 
 
 class Piece(NamedTuple):
@@ -211,7 +229,7 @@ def strides_together(windows: Windows, lanes: int) -> int:
     return lanes // windows.stride if whole else 1
 
 
-def make_inside(windows: Windows, lanes: int, itemsize: int) -> Source:
+def make_inside(taps: int, stride: int, lanes: int, itemsize: int) -> Source:
     """The part that sums strides which all windows of a row reach."""
 
     def emit(builder: Builder, at: dict[str, Value]) -> None:
@@ -220,13 +238,14 @@ def make_inside(windows: Windows, lanes: int, itemsize: int) -> Source:
                 sums = e.add(sums, element(i64(number)))
             return sums
 
+        windows = Windows(taps, stride)
         strides = Strides(windows, lanes, itemsize, builder, at, add)
         strides.emit(strides_together(windows, lanes))
 
     return emitted(add_inside, emit)
 
 
-def make_edge(windows: Windows, lanes: int, itemsize: int) -> Source:
+def make_edge(taps: int, stride: int, lanes: int, itemsize: int) -> Source:
     """The part that sums strides at the ends of a row, which some windows do not reach."""
 
     def emit(builder: Builder, at: dict[str, Value]) -> None:
@@ -239,7 +258,7 @@ def make_edge(windows: Windows, lanes: int, itemsize: int) -> Source:
 
             return e.loop(builder.sub(end, at["first"]), 1, [sums], one)[0]
 
-        Strides(windows, lanes, itemsize, builder, at, add).emit(1)
+        Strides(Windows(taps, stride), lanes, itemsize, builder, at, add).emit(1)
 
     return emitted(add_edge, emit)
 
