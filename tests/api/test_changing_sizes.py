@@ -117,7 +117,7 @@ def test_gradients_and_transposed_sizes_are_searched_once(searches):
         expected = reference.weight_grad(x, dy, w.shape[2:], **WINDOW)
         np.testing.assert_allclose(dw, expected, atol=1e-2)
         found.append(len(searches))
-    assert found == [found[0]] * 4 and found[0] <= 5  # four phases, and one weight gradient
+    assert found == [6] * 4  # four phases, the products of a fold, and a weight gradient
 
 
 def test_plans_are_searched_in_full_and_say_where_a_choice_comes_from():

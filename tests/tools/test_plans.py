@@ -93,7 +93,8 @@ def test_an_algorithm_that_was_named_is_the_reason():
 
 
 def test_parts_are_summed():
-    facts = ic.plan_conv_transpose2d((1, 8, 9, 9), (8, 4, 3, 3), stride=2).facts()
+    phases = {"stride": 2, "precision": "strict"}
+    facts = ic.plan_conv_transpose2d((1, 8, 9, 9), (8, 4, 3, 3), **phases).facts()
     assert len(facts["parts"]) == 4
     for name in "milliseconds", "flops":
         assert facts[name] == pytest.approx(sum(part[name] for part in facts["parts"]))
@@ -101,7 +102,8 @@ def test_parts_are_summed():
 
 def test_the_lines_of_parts_are_of_the_longest_one():
     """A complex convolution is one real convolution, which here has a part for each phase."""
-    plan = ic.plan_conv_transpose2d((1, 4, 5, 5), (4, 4, 3, 3), "complex64", stride=2)
+    phases = {"stride": 2, "layout": "NHWC"}
+    plan = ic.plan_conv_transpose2d((1, 5, 5, 4), (4, 4, 3, 3), "complex64", **phases)
     (real,) = plan.facts()["parts"]
     longest = max(real["parts"], key=lambda part: part["milliseconds"])
     runs, takes, why = plan.explain(brief=True).splitlines()

@@ -2,13 +2,16 @@
 
 GEMM mapping: A = output gradient, gemm_m = N*D*H*W; B = filter, gemm_n = C; C = input gradient;
 gemm_k = T*R*S*K. A phase has its own part of gemm_m and of the taps; see `phases`.
+
+Where phases have few taps or filters, one GEMM for all taps is faster, whose products are then
+added; see `fold`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -28,19 +31,36 @@ from implicit_conv.cpu.engines.stride_phases import (
     space,
     stand_ins,
     swapped,
+    without_channels,
 )
 from implicit_conv.cpu.engines.sums import SumEngine
 from implicit_conv.cpu.machine.arch import CpuArch
-from implicit_conv.cpu.plan import tuning
 from implicit_conv.cpu.plan.planner import least_workspace, workspace_error
 from implicit_conv.cpu.run.call import Call, CallForm, blank, contiguous_strides, stand_in
 from implicit_conv.cpu.run.packed import PackedParts
 from implicit_conv.errors import PlanError
 from implicit_conv.kernels.preparation import imports
-from implicit_conv.problem.options import ITEMSIZES, WEIGHT_LAYOUTS_OF, Activation
+from implicit_conv.problem.options import ITEMSIZES, Activation
 from implicit_conv.problem.phases import MOST_PHASES, Phase, is_covered, phase_count, phases_of
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import Load
+
+if TYPE_CHECKING:
+    from implicit_conv.cpu.engines.fold import Fold, Folds
+
+
+@imports
+def _tuning() -> Any:
+    from implicit_conv.cpu.plan import tuning
+
+    return tuning
+
+
+@imports
+def _folds_of() -> Any:
+    from implicit_conv.cpu.engines.fold import folds_of
+
+    return folds_of
 
 
 @imports
@@ -66,6 +86,8 @@ class DgradEngine(SumEngine):
         The dtype of results.
     refusal : str
         Why several phases do not take one pass; empty if no kernel has all phases of such filters.
+    folds : Folds or None
+        What runs in place of the phases.
     """
 
     problem: Problem
@@ -73,6 +95,7 @@ class DgradEngine(SumEngine):
     empty: CpuEngine | None
     out_dtype: str
     refusal: str = ""
+    folds: Folds | None = None
     names: ClassVar[tuple[str, str]] = ("dy", "w")
     has_epilogue: ClassVar[bool] = False
     kind: ClassVar[str] = "phases"
@@ -80,18 +103,30 @@ class DgradEngine(SumEngine):
 
     @property
     def engines(self) -> tuple[CpuEngine, ...]:
-        """The plans of all launches, in their order."""
+        """The plans of all launches with a plain filter, in their order."""
+        fold = self.fold(packed=False)
+        return self.phases if fold is None else (fold.product,)
+
+    def fold(self, packed: bool) -> Fold | None:
+        """What runs in place of the phases with a filter that is `packed` or plain."""
+        if self.folds is None:
+            return None
+        return self.folds.packed if packed else self.folds.plain
+
+    @property
+    def phases(self) -> tuple[CpuEngine, ...]:
+        """The plans of all phases, after that of pixels which no tap reaches."""
         found = tuple(part.engine for part in self.parts)
         return found if self.empty is None else (self.empty, *found)
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
-        """The candidates of all phases."""
+        """The candidates of all launches."""
         return tuple(candidate for engine in self.engines for candidate in engine.candidates)
 
     @property
     def algorithm(self) -> str:
-        """The algorithm of the phase with most work."""
+        """The algorithm of the launch with most work."""
         return max(self.engines, key=lambda engine: engine.best.cycles).algorithm
 
     @property
@@ -101,12 +136,33 @@ class DgradEngine(SumEngine):
 
     @property
     def packed_key(self) -> tuple[object, ...]:
-        """The keys of the filters of all phases."""
+        """The keys of the filters of all phases, or of that of the products."""
+        fold = self.fold(packed=True)
+        if fold is not None:
+            return self.kind, fold.product.packed_key
         return self.kind, *(part.engine.packed_key for part in self.parts)
 
     @property
+    def packed_bytes(self) -> int:
+        """Bytes of all packed filters."""
+        fold = self.fold(packed=True)
+        phases = self.phases if fold is None else (fold.product,)
+        return sum(engine.packed_bytes for engine in phases)
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of scratch memory of the launch that needs most, of a tile, and of copies."""
+        tile = 0 if self.folds is None else self.folds.tile_bytes
+        return super().workspace_bytes + tile
+
+    @property
     def call_bytes(self) -> int:
-        """Bytes that the phase which needs most takes besides its arrays, and of the copy of w."""
+        """Bytes that the launch which needs most takes besides its arrays, with a tile, and of the
+        copy of w.
+        """
+        folded = 0 if self.folds is None else self.folds.call_bytes
+        if self.fold(packed=False) is not None:
+            return folded
         taken = [
             part.engine.call_bytes_of(
                 stand_ins(self.problem, part.phase, part.engine.best.problem).w
@@ -115,7 +171,7 @@ class DgradEngine(SumEngine):
         ]
         if self.empty is not None:
             taken.append(self.empty.call_bytes)
-        return max(taken) + self.copied_bytes
+        return max(*taken, folded) + self.copied_bytes
 
     @property
     def x_shape(self) -> tuple[int, ...]:
@@ -130,7 +186,7 @@ class DgradEngine(SumEngine):
     @property
     def summed(self) -> Problem:
         """The fprop of the phase with most taps."""
-        return max((engine.problem for engine in self.engines), key=lambda fprop: fprop.terms)
+        return max((engine.problem for engine in self.phases), key=lambda fprop: fprop.terms)
 
     def explain(self) -> str:
         """The text of `Plan.explain`: the explanation of every phase."""
@@ -138,6 +194,9 @@ class DgradEngine(SumEngine):
 
     def _explained(self) -> Iterator[str]:
         yield f"problem     {self._problem_text()}"
+        if self.folds is not None and self.folds.plain is not None:
+            yield from self.folds.plain.explained(self.result, self.folds.phases_seconds)
+            return
         count = len(self.parts)
         each = "one fprop" if count == 1 else f"{count} fprops, one for each stride phase of"
         yield f"algorithm   {each if count else 'none: no tap reaches a pixel of'} {self.result}"
@@ -155,22 +214,41 @@ class DgradEngine(SumEngine):
             yield f"\nphase {number} of {count}: pixels {pixels} of {self.result}"
             yield part.engine.explain() if first == number else f"as phase {first}"
 
+    def facts(self) -> dict[str, Any]:
+        """The facts of `Plan.facts`."""
+        if self.folds is None or self.folds.plain is None:
+            return super().facts()
+        facts = self.folds.plain.facts(self.folds.phases_seconds)
+        return {**facts, "problem": self._problem_text()}
+
     def _problem_text(self) -> str:
         return gradient_text(self.problem, self.names, self.result)
 
     def trace(self) -> list[Load]:
-        """The loads of all phases, with the coordinates of each phase's own fprop of dy."""
+        """The loads of all phases, with the coordinates of each phase's own fprop of dy; of a fold,
+        those of its products.
+        """
+        fold = self.fold(packed=False)
+        if fold is not None:
+            return fold.trace()
         return [load for part in self.parts for load in part.engine.trace()]
 
     def pack(self, w: object) -> PackedParts:
-        """The packed filters of all phases; see `Plan.pack`."""
+        """The packed filters of all phases, or that of the products; see `Plan.pack`."""
+        fold = self.fold(packed=True)
+        if fold is not None:
+            return PackedParts(self.kind, (fold.pack(self.plain_filter(w)),))
         array = swapped(self.problem, self.plain_filter(w))
         axes = filter_layout(self.problem)
         packed = tuple(part.engine.pack(part.taps(array, axes)) for part in self.parts)
         return PackedParts(self.kind, packed)
 
     def tuned(self, filters: str) -> DgradEngine:
-        """The plan with the fastest candidate of each phase; see `Plan.tune`."""
+        """The plan with the fastest candidate of each launch; see `Plan.tune`."""
+        tuning = _tuning()
+        fold = self.fold(tuning.parse_filters(filters))
+        if self.folds is not None and fold is not None:
+            return replace(self, folds=self.folds.tuned(filters, fold))
         problem = self.problem
         dy = tuning.example(self.x_shape, problem.dtype, 0)
         w = swapped(problem, tuning.example(problem.weight_shape, problem.filter_dtype, 1))
@@ -185,7 +263,10 @@ class DgradEngine(SumEngine):
         return replace(self, parts=tuple(parts))
 
     def bound(self, binding: Binding) -> Call:
-        """A call of all phases."""
+        """A call of all phases, or of what runs in their place."""
+        fold = self.fold(packed=binding.w is None)
+        if fold is not None and fold.takes(binding):
+            return fold.bound(self.y_shape, binding)
         problem = self.problem
         axes, filter_axes = problem.array_layout, filter_layout(problem)
         whole = len(self.parts) == 1 and self.empty is None
@@ -258,7 +339,7 @@ def plan(
         # The default counts all taps, of which a phase may have a part: it must not change with
         # the stride.
         out_dtype = parse_out_dtype(None, replace(problem, C=problem.K, K=problem.C))
-    empty = None if phases and is_covered(problem, phases) else _without_channels(problem)
+    empty = None if phases and is_covered(problem, phases) else without_channels(problem)
     reserved = request.reserved_bytes + copied_bytes(problem)
     request = replace(request, reserved_bytes=reserved)
     for phase in phases:
@@ -279,13 +360,17 @@ def plan(
         return engines[phase.problem]
 
     parts = tuple(Part(phase, engine(phase)) for phase in phases)
+    folds = None
+    if set(problem.stride) != {1}:
+        given = problem, arch, request, activation, [part.engine for part in parts]
+        folds = _folds_of()(*given)
     first = None
     if empty is not None:
         first = fprop.plan(
             empty, arch, _of_empty(request), activation=activation, out_dtype=out_dtype
         )
     dtype = (first or parts[0].engine).out_dtype
-    return kind(problem, parts, first, dtype, refusal)
+    return kind(problem, parts, first, dtype, refusal, folds)
 
 
 def _of_empty(request: Request) -> Request:
@@ -320,26 +405,3 @@ def _check_workspace(
     least = max(needs)
     if least > request.max_workspace:
         raise workspace_error(least, request)
-
-
-def _without_channels(problem: Problem) -> Problem:
-    """The fprop that has the output of the gradient, and no channels; images without pixels, which
-    no fprop has as its output, are no images of one pixel.
-    """
-    ones, zeros = (1,) * problem.rank, (0,) * problem.rank
-    has_pixels = min(problem.size) > 0
-    return replace(
-        problem,
-        N=problem.N * has_pixels,
-        C=0,
-        K=problem.C,
-        groups=1,
-        size=problem.size if has_pixels else ones,
-        kernel=ones,
-        stride=ones,
-        dilation=ones,
-        pad_lo=zeros,
-        pad_hi=zeros,
-        weight_layout=WEIGHT_LAYOUTS_OF[problem.rank][0],
-        padding_mode="zeros",
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -85,6 +85,29 @@ def gathered(pixels: Array, whole: bool) -> Array:
     residual to whole vectors of a contiguous output.
     """
     return pixels if whole else with_own_strides(pixels)
+
+
+def without_channels(problem: Problem) -> Problem:
+    """The fprop that has the output of the gradient, and no channels; images without pixels, which
+    no fprop has as its output, are no images of one pixel.
+    """
+    ones, zeros = (1,) * problem.rank, (0,) * problem.rank
+    has_pixels = min(problem.size) > 0
+    return replace(
+        problem,
+        N=problem.N * has_pixels,
+        C=0,
+        K=problem.C,
+        groups=1,
+        size=problem.size if has_pixels else ones,
+        kernel=ones,
+        stride=ones,
+        dilation=ones,
+        pad_lo=zeros,
+        pad_hi=zeros,
+        weight_layout=WEIGHT_LAYOUTS_OF[problem.rank][0],
+        padding_mode="zeros",
+    )
 
 
 def nothing(empty: CpuEngine) -> tuple[Array, Array]:

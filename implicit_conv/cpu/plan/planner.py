@@ -63,6 +63,8 @@ FIXED = attrgetter(
 CLEAR = 0.98  # of two estimates, a ratio that tells them apart
 
 WEIGHT_GRADIENTS: tuple[type[Method], ...] = (WeightGrad, WeightGradLanes)
+# Products that are stored as rows of filters, whatever the strides of x; see engines/fold.py.
+PRODUCTS: tuple[type[Method], ...] = (Gemm,)
 
 
 @imports

@@ -39,7 +39,9 @@ ADD_SUMS = EXPAND + 1  # weight gradients: adds sums in memory
 STORE_SUMS = ADD_SUMS + 1  # weight gradients: stores sums into dw
 FINISH = STORE_SUMS + 1  # [scale][activation][residual]: parts that finish sums
 STRIDED_ROWS = FINISH + SCALES * 2 * ACTIVATIONS  # depthwise gradients: all stride phases of rows
-SLOTS = STRIDED_ROWS + 1
+FOLD_INSIDE = STRIDED_ROWS + 1  # folds: adds windows within a row
+FOLD_EDGE = FOLD_INSIDE + 1  # folds: adds windows at the ends of a row
+SLOTS = FOLD_EDGE + 1
 
 
 def microkernel_slot(vectors: int, groups: int, inner: int) -> int:

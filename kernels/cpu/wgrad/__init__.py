@@ -3,5 +3,5 @@
 In reading order: `layout` has sizes and the tree of partial sums, `operator` the parts of a launch.
 What is compiled: `wgrad` is the work item, which `work` fetches, `panels` loads dy and x,
 `microkernel` multiplies them, `sums` adds and stores, `addresses` says where in dw; `lanes` is the
-work item of few channels.
+work item of few channels, and `windows` reads both in place for depthwise filters.
 """
