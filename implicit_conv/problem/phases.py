@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from implicit_conv.problem.options import WEIGHT_LAYOUTS_OF
@@ -101,26 +101,20 @@ def phases_of(problem: Problem) -> list[Phase]:
     weight_layout = WEIGHT_LAYOUTS_OF[problem.rank][0]
     if problem.groups == 1:
         weight_layout = problem.weight_layout.translate(str.maketrans("KC", "CK"))
-    return [
-        Phase(
-            replace(
-                problem,
-                C=problem.K,
-                K=problem.C,
-                size=problem.output,
-                kernel=tuple(axis.kernel for axis in phase),
-                stride=(1,) * problem.rank,
-                dilation=tuple(axis.dilation for axis in phase),
-                pad_lo=tuple(axis.pad_lo for axis in phase),
-                pad_hi=tuple(axis.pad_hi for axis in phase),
-                weight_layout=weight_layout,
-                padding_mode="zeros",
-            ),
-            tuple(axis.pixels for axis in phase),
-            tuple(axis.taps for axis in phase),
-        )
-        for phase in found
-    ]
+    swapped = problem.changed(
+        C=problem.K,
+        K=problem.C,
+        size=problem.output,
+        stride=(1,) * problem.rank,
+        weight_layout=weight_layout,
+        padding_mode="zeros",
+    )
+    phases = []
+    for phase in found:
+        pixels, taps, _, kernel, dilation, pad_lo, pad_hi = zip(*phase, strict=True)
+        window = {"kernel": kernel, "dilation": dilation, "pad_lo": pad_lo, "pad_hi": pad_hi}
+        phases.append(Phase(swapped.changed(**window), pixels, taps))
+    return phases
 
 
 def is_covered(problem: Problem, phases: list[Phase]) -> bool:

@@ -21,7 +21,7 @@ from implicit_conv.cpu.engines.fold_blocks import (
 )
 from implicit_conv.cpu.run.call import Call, CallForm, blank, stand_in
 from implicit_conv.kernels.cpu.runtime.pool import POOL
-from implicit_conv.kernels.geometry import Epilogue
+from implicit_conv.kernels.geometry import Epilogue, Geometry
 from implicit_conv.kernels.preparation import first, prepare
 from implicit_conv.problem.options import ITEMSIZES
 
@@ -98,10 +98,12 @@ class FoldCall(Call):
         size, form = ITEMSIZES[problem.dtype], Format(*[problem.dtype] * 6)
         lanes, shape, strides = arch.lanes(size), *self._tile
         tile = stand_in(shape, problem.dtype, strides)
-        found: list[tuple[Block, Launch]] = []
+        found: dict[Geometry, Launch] = {}  # most blocks have one geometry
         operator: Fold | None = None
-        for block in self._blocks.all:
-            g = fold_geometry(problem, self._blocks, block)
+        geometries = [fold_geometry(problem, self._blocks, block) for block in self._blocks.all]
+        for block, g in zip(self._blocks.all, geometries, strict=True):
+            if g in found:
+                continue
             layout = FoldLayout(g, size, lanes, filters_together(problem))
             ends = g.C, (g.P, g.Q)
             build = Build(form, arch.fma, *ends, request.flushes, False, request.compiler)
@@ -111,8 +113,8 @@ class FoldCall(Call):
                 operator = operator.resized(layout, build)
             views = [None if a is None else self._written(block, a, 0) for a in arrays]
             operands = Operands(tile, None, *views)
-            found.append((block, operator.prepare(operands, epilogue, product.best.threads)))
-        return found
+            found[g] = operator.prepare(operands, epilogue, product.best.threads)
+        return [(block, found[g]) for block, g in zip(self._blocks.all, geometries, strict=True)]
 
     def _filter(self, w: Array) -> Array:
         """The filter of the products."""
