@@ -126,7 +126,7 @@ def prepare(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     in that thread: others wait for it.
     """
     call = functools.partial(function, *args, **kwargs)
-    if COMPILING._is_owned():  # what compiles waits for nobody, whom it could keep waiting
+    if isinstance(_task(), _Later):
         return call()
     if _preparing._is_owned():
         with _marked(None if _task() is SELF else _task()):
@@ -147,20 +147,6 @@ def prepare(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     except ThreadError:
         with _preparing, _marked(None):
             return call()
-
-
-def is_prepared(function: Callable[[], object]) -> bool:
-    """Whether `function` gets to no `checkpoint`; it is called, as `prepare` does first."""
-    if LLVM not in sys.modules:
-        return False
-    is_main = threading.get_ident() == threading.main_thread().ident
-    line = contextlib.nullcontext() if is_main else _next
-    with line, _preparing, _marked(SELF):
-        try:
-            function()
-        except CompilationError:
-            return False
-    return True
 
 
 # What other threads shall prepare, each a function whose result they go through, and these threads.
@@ -186,7 +172,8 @@ class _Later(_Task):
     """The thread of `prepare_later`."""
 
     def run(self) -> None:
-        """Go through what waits, until nothing does."""
+        """Go through what waits, until nothing does; this thread then compiles for itself."""
+        _here.task = self
         while _waiting and threading.main_thread().is_alive():
             try:
                 for _ in _waiting.popleft()():

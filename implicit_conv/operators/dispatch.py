@@ -132,6 +132,8 @@ class Operator:
         The names of the two arrays, in messages.
     plan_on_gpu : function (shapes, dtypes, Options) -> Plan, optional
         It plans the operator on a GPU.
+    result : str
+        The one of its own options that is a shape of its result, if there is one.
     """
 
     name: str
@@ -140,6 +142,14 @@ class Operator:
     plan: Callable[[Task], Engine]
     names: tuple[str, str] = ("x", "w")
     plan_on_gpu: Callable[[tuple[Shape, Shape], tuple[Any, Any], Options], Plan] | None = None
+    result: str = ""
+
+    def divided(self, own: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+        """The shape of the result among the values `own` of its own options, and the others."""
+        if not self.result:
+            return None, own
+        at = self.own.index(self.result)
+        return own[at], (*own[:at], own[at] is None, *own[at + 1 :])
 
     def options(self, *values: Any) -> Options:
         """The options whose values are given in the order of WINDOW, `own` and METHOD."""
@@ -267,10 +277,11 @@ def _run_first(
         x, w = map(as_array, operator.names, given)
     else:
         x, w, device = _foreign(operator.names, x, w, device)
-    kind, engine = None, cast(Any, None)
+    kind, shape, engine = None, None, cast(Any, None)
     if key is not None and isinstance(x, np.ndarray) and not depends_on_size(*window[1::-1]):
-        kind = operator, x.dtype, w.shape, w.dtype, key[-4:]
-        engine = known_engine(kind, x.shape)
+        shape, fixed = operator.divided(own)
+        kind = operator, x.ndim, x.dtype, w.shape, w.strides, w.dtype, key[-4], fixed, *key[-2:]
+        engine = known_engine(kind, x.shape, shape)
     if engine is None:
         options = operator.options(*window, *own, *method[:-1], device)
         try:
@@ -279,7 +290,7 @@ def _run_first(
             if all(isinstance(array, np.ndarray) for array in given):
                 raise
             raise prepare(_messages).for_arrays(error, operator.names, given) from None
-        engine = plan.engine if kind is None else keep_engine(kind, plan.engine)
+        engine = plan.engine if kind is None else keep_engine(kind, plan.engine, shape)
     y: Any = engine.run(x, w, bias, residual, out, scale)
     if key is not None:
         call = engine.repeated(given, (x, w), bias, residual, out, y)

@@ -234,6 +234,6 @@ def _plan(task: Task) -> Engine:
 
 
 OWN = (*LAYOUTS, "padding_mode", "input_shape", "out_dtype")
-INPUT_GRAD1D = Operator("conv1d_input_grad", 1, OWN, _plan, ("dy", "w"))
-INPUT_GRAD2D = Operator("conv2d_input_grad", 2, OWN, _plan, ("dy", "w"))
-INPUT_GRAD3D = Operator("conv3d_input_grad", 3, OWN, _plan, ("dy", "w"))
+INPUT_GRAD1D = Operator("conv1d_input_grad", 1, OWN, _plan, ("dy", "w"), result="input_shape")
+INPUT_GRAD2D = Operator("conv2d_input_grad", 2, OWN, _plan, ("dy", "w"), result="input_shape")
+INPUT_GRAD3D = Operator("conv3d_input_grad", 3, OWN, _plan, ("dy", "w"), result="input_shape")

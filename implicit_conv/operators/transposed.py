@@ -233,6 +233,6 @@ def _plan(task: Task) -> Engine:
 
 TRANSPOSED = (*WINDOW, *LAYOUTS, "output_padding", "output_size")  # what `parse_transposed` takes
 OWN = (*LAYOUTS, "output_padding", "output_size", "activation", "out_dtype")
-CONV_TRANSPOSE1D = Operator("conv_transpose1d", 1, OWN, _plan)
-CONV_TRANSPOSE2D = Operator("conv_transpose2d", 2, OWN, _plan)
-CONV_TRANSPOSE3D = Operator("conv_transpose3d", 3, OWN, _plan)
+CONV_TRANSPOSE1D = Operator("conv_transpose1d", 1, OWN, _plan, result="output_size")
+CONV_TRANSPOSE2D = Operator("conv_transpose2d", 2, OWN, _plan, result="output_size")
+CONV_TRANSPOSE3D = Operator("conv_transpose3d", 3, OWN, _plan, result="output_size")

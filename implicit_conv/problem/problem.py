@@ -142,9 +142,11 @@ class Problem:
         return problem
 
     def of_shape(self, x_shape: Sequence[int]) -> Problem | None:
-        """The problem with an x of another shape; None if its channels differ, or an extent is no
-        plain int.
+        """The problem with an x of another shape; None if it has other axes or channels, or an
+        extent is no plain int.
         """
+        if len(x_shape) != len(self.array_layout):
+            return None
         extents = dict(zip(self.array_layout, x_shape, strict=True))
         if extents["C"] != self.C or {*map(type, x_shape)} != {int}:
             return None

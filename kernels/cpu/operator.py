@@ -78,6 +78,11 @@ class Operands(NamedTuple):
     residual: Any
 
 
+def _refuse(parts: dict[int, Code]) -> None:
+    """Load nothing."""
+    raise LookupError(*parts)
+
+
 @functools.lru_cache(64)
 def _bounds(activation: tuple[float, float, float]) -> tuple[Any, int]:
     """The numbers of an activation in memory, and their address."""
@@ -117,6 +122,16 @@ class Operator(ABC):
         vars(other).update(vars(self))
         other._size(layout, build)
         return other
+
+    def has_parts(self, layout: Layout, build: Build) -> bool:
+        """Whether all parts of `resized` are loaded."""
+        other = object.__new__(type(self))
+        vars(other).update(vars(self), _fill=_refuse)
+        try:
+            other._size(layout, build)
+        except LookupError:
+            return False
+        return True
 
     def _new_table(self) -> None:
         self.table = np.zeros(table.SLOTS, np.int64)

@@ -9,9 +9,10 @@ import pytest
 
 import implicit_conv as ic
 from implicit_conv import cache
-from implicit_conv.cpu.plan import planner
+from implicit_conv.cpu.plan import planner, tuning_cache
 from implicit_conv.kernels import preparation
 from implicit_conv.kernels.cpu.runtime import code
+from implicit_conv.kernels.disk import Store
 from implicit_conv.problem import reference
 from implicit_conv.problem.options import LAYOUTS_OF
 from implicit_conv.problem.problem import Problem
@@ -90,6 +91,20 @@ def test_near_sizes_are_searched_once_and_are_right(name, last, threads, searche
 
 
 @pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", ["3x3", "1x1", "depthwise"])
+def test_strides_that_a_near_choice_does_not_take(name):
+    """Other methods are then asked, as for the first size."""
+    for number, (call, expected) in enumerate(sizes_of(name, 6)):
+        x, w = call.args
+        if number % 2:
+            x = np.repeat(x, 2, axis=3)[..., ::2]
+        elif number:
+            x = np.ascontiguousarray(x[..., ::-1].transpose(0, 1, 3, 2)).transpose(0, 1, 3, 2)
+            x = x[..., ::-1]
+        y = call.func(x, w, out=np.zeros((*expected.shape, 2), np.float32)[..., 0])
+        np.testing.assert_allclose(y, expected, atol=1e-3)
+
+
 def test_strict_bits_do_not_depend_on_the_sizes_before(name):
     rng = np.random.default_rng(3)
     function, (n, c), w_shape, options, (low, high) = KINDS[name]
@@ -120,6 +135,35 @@ def test_gradients_and_transposed_sizes_are_searched_once(searches):
     assert found == [6] * 4  # four phases, the products of a fold, and a weight gradient
 
 
+@pytest.mark.parametrize(("taps", "stride"), [(16, 8), (4, 2), (5, 3)])
+@pytest.mark.parametrize("given", ["output_padding", "output_size", "input_shape"])
+def test_folds_of_sizes_in_several_ranges(taps, stride, given, searches):
+    """Transposed convolutions and input gradients, whose products are folded."""
+    rng = np.random.default_rng(11)
+    w = integers(rng, (24, 12, taps))
+    pads, bias = [(1, 1)], integers(rng, 12)
+    for number, pixels in enumerate((40, 50, 63, 33, 100, 77, 9, 14, 41, 60)):
+        x = integers(rng, (1 + number % 2, 24, pixels))
+        added = number % stride if given == "output_size" else stride - 1
+        size = (pixels - 1) * stride - 2 + taps + added
+        shape = (len(x), 12, size)
+        window = {"stride": (stride,), "pads": pads, "dilation": (1,)}
+        expected = reference.input_grad(x, w, shape, **window)
+        options = {"stride": stride, "padding": 1}
+        if given == "input_shape":
+            y = ic.conv1d_input_grad(x, w, shape, **options)
+        else:
+            options[given] = added if given == "output_padding" else size
+            y = ic.conv_transpose1d(x, w, bias, **options)
+            expected = expected + bias[:, None]
+        np.testing.assert_allclose(y, expected, atol=1e-2)
+    del searches[:]
+    for pixels in (35, 44, 52):
+        x = integers(rng, (1, 24, pixels))
+        ic.conv_transpose1d(x, w, stride=stride, padding=1, output_padding=stride - 1)
+    assert len(searches) <= 3
+
+
 def test_plans_are_searched_in_full_and_say_where_a_choice_comes_from():
     calls = list(sizes_of("3x3", 3))
     for call, _ in calls:
@@ -134,13 +178,20 @@ def test_plans_are_searched_in_full_and_say_where_a_choice_comes_from():
     assert f"taken over from the choice for a near size, 3 x {x.shape[2]}x{x.shape[3]}" in text
 
 
-def test_a_size_that_was_measured_has_its_own_choice(searches):
+def test_a_size_that_was_measured_has_its_own_choice(searches, tmp_path, monkeypatch):
     x, w = np.ones((1, 16, 24, 24), np.float32), np.ones((16, 16, 3, 3), np.float32)
+    monkeypatch.setattr(tuning_cache, "store", lambda: Store(tmp_path))
+    monkeypatch.setattr(tuning_cache, "_MEMORY", {})
     ic.conv2d(x, w)
     ic.plan_conv2d((1, 16, 25, 25), w.shape).tune()
     before = len(searches)
     ic.conv2d(np.ones((1, 16, 25, 25), np.float32), w)
     assert len(searches) > before
+    other = np.ones((20, 16, 3, 3), np.float32)
+    ic.conv2d(x, other)
+    before = len(searches)
+    ic.conv2d(np.ones((1, 16, 27, 25), np.float32), other)  # sizes of other kinds do not search
+    assert len(searches) == before
 
 
 def test_another_thread_prepares_what_other_sizes_take(monkeypatch):

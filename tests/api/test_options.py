@@ -22,7 +22,7 @@ def test_every_option_arrives_under_its_name(name, monkeypatch):
     """Each option has a value that no other one has, and it arrives at the function's operator."""
     arrived = []
 
-    def stop(operator, shapes, dtypes, options):
+    def stop(operator, shapes, dtypes, options, searches=True):
         arrived.append((operator.name, options))
         raise KeyboardInterrupt
 

@@ -7,10 +7,12 @@ lock or a queue waits.
 """
 
 import ast
+import collections
 import contextlib
 import contextvars
 import functools
 import inspect
+import logging
 import operator
 import sys
 import threading
@@ -130,10 +132,13 @@ class World:
         names = {
             "__name__": "preparation under test",
             "contextlib": contextlib,
+            "collections": collections,
             "contextvars": contextvars,
             "functools": functools,
             "operator": operator,
             "Callable": object,
+            "Iterable": object,
+            "logging": logging,
             "Any": object,
             "ParamSpec": str,
             "TypeVar": str,

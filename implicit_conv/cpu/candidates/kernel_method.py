@@ -146,9 +146,7 @@ FIXED = itemgetter(
 def _compiled_operator(c: Candidate, formats: Formats) -> Operator:
     first(f"operators of {type(c.method).__name__}")
     assert isinstance(c.method, KernelMethod)
-    problem = c.problem
-    fixed = problem.dtypes, problem.C, problem.K, problem.groups, problem.layout
-    key = c.method, FIXED(c.geometry), fixed, c.arch, formats
+    key = _key(c, formats)
     like = SIZED.get(key)
     if like is None:
         # A fork must wait for the imports of a thread that holds no other lock.
@@ -158,6 +156,23 @@ def _compiled_operator(c: Candidate, formats: Formats) -> Operator:
         return like
     sized: Operator = like.resized(c.layout, like.build._replace(end=c.method.end(c)))
     return sized
+
+
+def is_loaded(c: Candidate, formats: Formats) -> bool:
+    """Whether the kernels of a candidate are loaded, but for those that strides decide."""
+    assert isinstance(c.method, KernelMethod)
+    like = SIZED.get(_key(c, formats))
+    if like is None:
+        return False
+    loaded: bool = like.has_parts(c.layout, like.build._replace(end=c.method.end(c)))
+    return loaded
+
+
+def _key(c: Candidate, formats: Formats) -> object:
+    """What candidates of all sizes have in common."""
+    problem = c.problem
+    fixed = problem.dtypes, problem.C, problem.K, problem.groups, problem.layout
+    return c.method, FIXED(c.geometry), fixed, c.arch, formats
 
 
 def _new_operator(c: Candidate, formats: Formats) -> Operator:

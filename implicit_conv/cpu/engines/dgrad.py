@@ -185,7 +185,9 @@ class DgradEngine(SumEngine):
 
     @property
     def summed(self) -> Problem:
-        """The fprop of the phase with most taps."""
+        """The fprop of the phase with most taps; that of a fold of a near size has all."""
+        if not self.phases:
+            return self.problem.changed(C=self.problem.K, K=self.problem.C)
         return max((engine.problem for engine in self.phases), key=lambda fprop: fprop.terms)
 
     def explain(self) -> str:

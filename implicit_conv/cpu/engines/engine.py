@@ -274,23 +274,24 @@ class CpuEngine(Runner):
         PlanError
             There is none.
         """
-        bind, *arguments = self.launches(binding)
-        call: Call = prepare(bind, *arguments)
-        return call
-
-    def launches(self, binding: Binding) -> tuple[Any, ...]:
-        """The function that makes the call of `bound`, and its arguments."""
         form, arrays = self._views(binding)
         first = self.best_packed if binding.w is None else self.best
         order = self._in_order(first)
         candidate = next((c for c in order if self._takes(c, binding, arrays)), None)
+        if candidate is None and self.choice.near:  # other methods were not asked
+            return self.searched().bound(binding)
         if candidate is None:
             raise self._refusal(binding, arrays)
         if candidate is not first:
             needs = first.method.needs
             LOG.debug("%s runs, because %s needs %s", candidate.name, first.name, needs)
         bind, epilogue = candidate.method.bind, self._epilogue(binding)
-        return bind, candidate, form, arrays, epilogue, self.formats
+        return prepare(bind, candidate, form, arrays, epilogue, self.formats)
+
+    def searched(self) -> CpuEngine:
+        """The plan with the candidates of all methods."""
+        query = Query(self.best.problem, self.arch, self.request, None, self.methods)
+        return replace(self, choice=planner.estimated(query))
 
     def _epilogue(self, binding: Binding) -> Epilogue:
         """What calls of the binding do to sums: with a scale, it adds the bias too."""

@@ -8,18 +8,19 @@ compiles what other sizes take, so that no call waits for it.
 from __future__ import annotations
 
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 from implicit_conv.arrays.arrays import Binding
-from implicit_conv.cache import ENGINES
-from implicit_conv.cpu.candidates.candidate import Request
+from implicit_conv.cache import ENGINES, cached_property
+from implicit_conv.cpu.candidates.candidate import Query
+from implicit_conv.cpu.candidates.kernel_method import is_loaded
 from implicit_conv.cpu.engines.engine import CpuEngine
 from implicit_conv.cpu.plan import planner
 from implicit_conv.cpu.plan.planner import Choice
 from implicit_conv.cpu.run.call import contiguous_strides
-from implicit_conv.kernels.preparation import is_prepared, prepare_later
+from implicit_conv.kernels.preparation import imports, prepare_later
 from implicit_conv.problem.options import ITEMSIZES, SPACE
 
 COMPILATION_SECONDS = 0.3  # that the kernels of a method take at most of one call
@@ -28,42 +29,38 @@ EXTENTS = 32  # along an axis, for which the kernels of a range are prepared
 Shape = tuple[int, ...]
 
 
-@dataclass
-class Range:
-    """The engine that serves near sizes of one kind, and the request for them."""
+class Range(ABC):
+    """The engine that serves near sizes of one kind."""
 
-    engine: CpuEngine
-    request: Request
-    is_prepared: bool = field(default=False, init=False)
+    is_prepared = False  # whether a thread was asked to load what its sizes take
 
-    @classmethod
-    def of(cls, engine: Any) -> Range | None:
-        """The range of an engine; None if each size needs a plan of its own."""
-        if type(engine) is not CpuEngine:  # other operators have several plans, or other arrays
-            return None
-        c, request = engine.best, engine.request
-        if request.searches or request.max_workspace is not None:
-            return None
-        if not planner.may_serve(c, request) or engine.problem.repeats:
-            return None
-        return cls(engine, planner.near(request, c))
+    def __init__(self, engine: Any) -> None:
+        self.engine = engine
 
-    def sized(self, x_shape: Shape) -> CpuEngine | None:
-        """The engine for an x of another shape, or None if it needs a plan of its own."""
-        engine = self.engine
-        problem, view = engine.problem.of_shape(x_shape), engine.best.problem
-        # Axes of one pixel may be in another order: see `problem_views.spatial`.
-        if problem is None or 1 in (*problem.size, *engine.problem.size):
-            return None
-        if min(problem.output) < 1:
-            return None
-        size = (*view.size[: 3 - problem.rank], *problem.size)
-        c = planner.like(engine.best, view.changed(N=problem.N, size=size), self.request)
-        if c is None:
-            return None
-        choice = Choice((c,), (), near=engine.choice.near or planner.words(engine.problem))
-        options = engine.arch, engine.request, choice, engine.activation, engine.out_dtype
-        return CpuEngine(problem, *options)
+    @cached_property
+    def name(self) -> str:
+        """The name of the kind of what is planned, to which entries of measured sizes belong."""
+        planned = self._planned
+        query = Query(planned.best.problem, planned.arch, planned.request, None, planned.methods)
+        return planner.kind_name(query)
+
+    def is_loaded(self) -> bool:
+        """Whether the kernels of its engine are loaded."""
+        planned = self._planned
+        return is_loaded(planned.best, planned.formats)
+
+    @property
+    def _planned(self) -> CpuEngine:
+        """The engine whose choice is taken over."""
+        engine: CpuEngine = self.engine
+        return engine
+
+    @abstractmethod
+    def sized(self, x_shape: Shape, shape: Shape | None = None) -> Any:
+        """The engine for an x of another shape, or None if it needs a plan of its own.
+
+        `shape` is that of the result, or its spatial extents, if the caller has given it.
+        """
 
     def prepared(self) -> Iterator[None]:
         """Load the kernels that sizes of the range take, and then those of small sizes."""
@@ -82,52 +79,104 @@ class Range:
                         yield
 
 
-def bind(engine: CpuEngine) -> None:
-    """Bind a call of contiguous arrays, in this thread, which loads its kernels."""
+class FpropRange(Range):
+    """Convolutions: the candidate of the view is derived."""
+
+    def __init__(self, engine: CpuEngine) -> None:
+        super().__init__(engine)
+        self._request = planner.near(engine.request, engine.best)
+
+    def sized(self, x_shape: Shape, shape: Shape | None = None) -> CpuEngine | None:
+        """See `Range`."""
+        engine = self.engine
+        problem, view = engine.problem.of_shape(x_shape), engine.best.problem
+        # Axes of one pixel may be in another order: see `problem_views.spatial`.
+        if problem is None or 1 in (*problem.size, *engine.problem.size):
+            return None
+        if min(problem.output) < 1:
+            return None
+        extents = (*view.size[: 3 - problem.rank], *problem.size)
+        c = planner.like(engine.best, view.changed(N=problem.N, size=extents), self._request)
+        if c is None:
+            return None
+        choice = Choice((c,), (), near=engine.choice.near or planner.words(engine.problem))
+        options = engine.arch, engine.request, choice, engine.activation, engine.out_dtype
+        return CpuEngine(problem, *options)
+
+
+def range_of(engine: Any) -> Range | None:
+    """The range of an engine; None if each size needs a plan of its own.
+
+    Fixed are the strides of w, so that a fold takes those of all calls of the kind.
+    """
+    if type(engine) is CpuEngine:
+        return FpropRange(engine) if may_serve(engine) and not engine.problem.repeats else None
+    folds = getattr(engine, "folds", None)
+    if folds is None or folds.plain is None or not may_serve(folds.plain.product):
+        return None
+    found: Range = _fold_range()(engine, folds.plain)
+    return found
+
+
+@imports
+def _fold_range() -> Any:
+    from implicit_conv.cpu.engines.fold_kinds import FoldRange
+
+    return FoldRange
+
+
+def may_serve(engine: CpuEngine) -> bool:
+    """Whether near sizes may take the choice of `engine` over."""
+    request = engine.request
+    searches = request.searches or request.max_workspace is not None
+    return not searches and planner.may_serve(engine.best, request)
+
+
+def bind(engine: Any) -> None:
+    """Bind a call of contiguous arrays."""
     each = (
         (engine.x_shape, engine.problem.dtype),
-        (engine.w_shape, engine.problem.filter_dtype),
+        (engine.problem.weight_shape, engine.problem.filter_dtype),
         (engine.y_shape, engine.y_dtype),
     )
     x, w, y = (contiguous_strides(shape, ITEMSIZES[dtype]) for shape, dtype in each)
-    function, *arguments = engine.launches(Binding(x, w, y))
-    function(*arguments)
+    engine.bound(Binding(x, w, y))
 
 
-def known_engine(kind: Hashable, x_shape: Shape) -> CpuEngine | None:
+def known_engine(kind: Hashable, x_shape: Shape, shape: Shape | None = None) -> Any:
     """The engine for a size of a known kind, or None if it needs a plan.
 
-    `kind` is all that tells calls apart but the shape of x.
+    `kind` is all that tells calls apart but the shape of x, and the `shape` of the result where the
+    caller gives it.
     """
     found: Range | None = ENGINES.get((lengths(x_shape), kind))
-    if found is None or planner.has_choices():
+    if found is None or (planner.has_choices() and planner.is_measured(found.name)):
         return None
-    engine = found.sized(x_shape)
+    engine = found.sized(x_shape, shape)
     if engine is not None and not found.is_prepared:
         found.is_prepared = True
         prepare_later(found.prepared)
     return engine
 
 
-def keep_engine(kind: Hashable, engine: Any) -> Any:
+def keep_engine(kind: Hashable, engine: Any, shape: Shape | None = None) -> Any:
     """Keep the engine of the first size of a range, of any operator, for all others.
 
     It returns the engine to use: that which another range gives, as long as another thread
     compiles the kernels of `engine`.
     """
-    own = Range.of(engine)
+    own = range_of(engine)
     if own is None:
         return engine
     key = lengths(engine.x_shape), kind
     first: Range | None = ENGINES.get(kind)
     if first is None:
         ENGINES.keep(kind, own)
-    elif not is_prepared(functools.partial(bind, engine)):
-        other = first.sized(engine.x_shape)
-        taken = None if other is None else Range.of(other)
-        if taken is not None and is_prepared(functools.partial(bind, taken.engine)):
-            saved = taken.engine.best.seconds - engine.best.seconds
-            if saved < COMPILATION_SECONDS:
+    elif not own.is_loaded():
+        other = first.sized(engine.x_shape, shape)
+        taken = None if other is None else range_of(other)
+        if taken is not None and taken.is_loaded():
+            if seconds(taken.engine) - seconds(engine) < COMPILATION_SECONDS:
                 taken.is_prepared = True
                 ENGINES.keep(key, taken)
                 prepare_later(functools.partial(_exchanged, key, own))
@@ -141,6 +190,13 @@ def _exchanged(key: Hashable, own: Range) -> Iterator[None]:
     yield from own.prepared()
     own.is_prepared = True
     ENGINES.keep(key, own)
+
+
+def seconds(engine: Any) -> float:
+    """The estimate of a call."""
+    folds = getattr(engine, "folds", None)
+    estimate: float = folds.plain.seconds(packed=False) if folds else engine.best.seconds
+    return estimate
 
 
 def lengths(x_shape: Shape) -> Shape:

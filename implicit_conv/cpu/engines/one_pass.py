@@ -108,12 +108,13 @@ def plan(
         The precision, algorithm, activation or out_dtype is unknown, or is not supported for this
         problem.
     """
-    dtype, parsed = parse_out_dtype(out_dtype, problem), parse_activation(activation)
+    parsed = parse_activation(activation)
     request = replace(request, activation=activation_kind(parsed))
     query = Query(spatial(problem), arch, request, None, INPUT_GRADIENTS)
     refusal = planner.refusal(query)
     if refusal:
         return refusal
+    dtype = parse_out_dtype(out_dtype, problem)
     least = planner.least_workspace(query)
     if least > request.limit + request.reserved_bytes:
         return f"it needs max_workspace={least}"

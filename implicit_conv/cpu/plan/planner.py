@@ -10,6 +10,7 @@ of its load tile; all that depends on a size is derived anew.
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -54,6 +55,7 @@ METHODS: tuple[type[Method], ...] = (
     Im2col,
 )
 
+TUNING_CACHE = f"{__package__}.tuning_cache"
 # What problems of one kind have in common.
 FIXED = attrgetter(
     *("C", "K", "groups", "kernel", "stride", "dilation", "pad_lo", "pad_hi"),
@@ -118,7 +120,7 @@ def plan(
     """
     query = Query(problem, arch, request, arrays, methods)
     measured = None
-    if request.searches or has_choices():
+    if request.searches or (has_choices() and is_measured(kind_name(query))):
         measured = _tuning_cache().load(entry(query))
     if measured is None:
         return estimated(query) if request.searches else _of_kind(query)
@@ -154,8 +156,20 @@ def entry(query: Query) -> str:
 
 
 def has_choices() -> bool:
-    """Whether sizes may have been measured: by this process, or before it first asked."""
-    return store().has(CHOICE)
+    """Whether any size may have been measured: by this process, or before it first asked."""
+    return TUNING_CACHE in sys.modules or store().has(CHOICE)
+
+
+def kind_name(query: Query) -> str:
+    """The name of a kind, whose entries begin with it; see `tuning_cache`."""
+    name: str = _tuning_cache().kind_of(_parsed(query))
+    return name
+
+
+def is_measured(kind: str) -> bool:
+    """Whether a size of a kind of this name was measured."""
+    found: bool = _tuning_cache().has_kind(kind)
+    return found
 
 
 def estimated(query: Query) -> Choice:
