@@ -90,7 +90,6 @@ def test_near_sizes_are_searched_once_and_are_right(name, last, threads, searche
     assert len(searches) == 1
 
 
-@pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("name", ["3x3", "1x1", "depthwise"])
 def test_strides_that_a_near_choice_does_not_take(name):
     """Other methods are then asked, as for the first size."""
@@ -105,6 +104,7 @@ def test_strides_that_a_near_choice_does_not_take(name):
         np.testing.assert_allclose(y, expected, atol=1e-3)
 
 
+@pytest.mark.parametrize("name", KINDS)
 def test_strict_bits_do_not_depend_on_the_sizes_before(name):
     rng = np.random.default_rng(3)
     function, (n, c), w_shape, options, (low, high) = KINDS[name]
