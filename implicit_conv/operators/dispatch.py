@@ -330,12 +330,13 @@ def make_plan(
     dtype: object,
     w_dtype: object = None,
     other: Mapping[str, object] = MappingProxyType({}),
+    searches: bool = True,
     **given: Any,
 ) -> Plan:
     """The plan of an operator for arrays of these shapes and dtypes; None is the dtype of x.
 
     `given` are the two shapes, and the options by their names; `other` are keywords that the
-    function does not have.
+    function does not have. Unless it `searches`, it may take its choice over from a near size.
 
     Raises
     ------
@@ -348,7 +349,7 @@ def make_plan(
     first, second = (
         shape_tuple(f"{name}_shape", given.pop(f"{name}_shape")) for name in operator.names
     )
-    return _plan(operator, (first, second), (dtype, w_dtype), Options(**given))
+    return _plan(operator, (first, second), (dtype, w_dtype), Options(**given), searches=searches)
 
 
 def _plan(

@@ -107,6 +107,7 @@ class Operation:
             dtype=self.x_dtype,
             w_dtype=w.dtype,
             padding=tuple(pads[letter] for letter in self.axes),
+            searches=False,  # blocks at the ends have other sizes
             **self.options,
         )
 

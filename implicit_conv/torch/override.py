@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from implicit_conv.cache import CALLS, keep_call
+from implicit_conv.cache import CALLS, keep_recent, older_call
 from implicit_conv.operators.threads import available_threads
 from implicit_conv.settings import current, local
 from implicit_conv.torch import steps
@@ -49,7 +49,7 @@ def step_of(x: Any, w: Any, bias: Any, window: Window) -> Any:
     kind = None if bias is None else (bias.shape, bias.dtype)
     of_x, of_w = (x.shape, x.stride(), x.dtype), (w.shape, w.stride(), w.dtype)
     key = ("torch", of_x, of_w, kind, window, _state())
-    step = CALLS.get(key)
+    step = CALLS.get(key) or older_call(key)
     return _prepared(key, steps.forward, x, w, bias, window) if step is None else step
 
 
@@ -83,7 +83,7 @@ def _gradients(
     shape = None if bias_sizes is None else tuple(bias_sizes)
     kinds = tuple([(t.shape, t.stride(), t.dtype) for t in (dy, x, w)])
     key = ("torch", kinds, shape, window, wanted, _state())
-    found = CALLS.get(key)
+    found = CALLS.get(key) or older_call(key)
     if found is None:
         found = _prepared(key, steps.backward, dy, x, w, bias_sizes, window, wanted)
     if found is REFUSED:
@@ -112,7 +112,7 @@ def _prepared(key: object, make: Callable[..., Any], *arguments: Any) -> Any:
     except (ValueError, TypeError, RuntimeError) as error:  # for what no plan takes
         LOG.debug(REFUSAL, error)
         found = REFUSED
-    keep_call(CALLS, key, found)
+    keep_recent(key, found)
     return found
 
 

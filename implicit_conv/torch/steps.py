@@ -18,6 +18,7 @@ from implicit_conv.arrays.tensors import memory
 from implicit_conv.cache import cached_property
 from implicit_conv.errors import PlanError
 from implicit_conv.operators import conv, input_grad, transposed, weight_grad
+from implicit_conv.operators.dispatch import Operator, make_plan
 from implicit_conv.operators.plan import Plan
 from implicit_conv.torch.tensors import DTYPES, View, sums_array
 
@@ -31,7 +32,12 @@ REFUSAL = "torch's own kernel runs: %s"  # with the reason
 # That of a tensor's storage. A call reads memory by it, because `tensor.data_ptr()` would copy the
 # memory of a lazy clone; see `tensors.address`.
 storage_address: Any = vars(torch._C)["_data_address"]  # which has no types
-MODULES = (conv, transposed, input_grad, weight_grad)  # with the functions that plan operators
+OPERATORS = {
+    value.name: value
+    for module in (conv, transposed, input_grad, weight_grad)
+    for value in vars(module).values()
+    if isinstance(value, Operator)
+}
 
 
 class Window(NamedTuple):
@@ -262,12 +268,10 @@ def _plan(
     **own: Any,
 ) -> Plan:
     """The plan of the operator `name` of two arrays, with the layouts of images and filters."""
-    a, b = given
-    function = "plan_" + name.format(len(a.shape) - 2)
-    make = next(vars(module)[function] for module in MODULES if function in vars(module))
-    shapes = a.planned_shape, b.planned_shape
+    operator = OPERATORS[name.format(len(given[0].shape) - 2)]
+    arrays = zip(operator.names, given, strict=True)
+    shapes = {f"{name}_shape": view.planned_shape for name, view in arrays}
     images, filters = (view.layout for view in layouts)
     options = {"layout": images, "weight_layout": filters} | window.options | own
-    kind = {"dtype": DTYPES[dtype], "device": "cpu", "precision": window.precision}
-    plan: Plan = make(*shapes, **kind, **options)
-    return plan
+    options |= {"device": "cpu", "precision": window.precision, **shapes}
+    return make_plan(operator, dtype=DTYPES[dtype], searches=False, **options)

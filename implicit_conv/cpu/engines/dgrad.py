@@ -64,6 +64,13 @@ def _folds_of() -> Any:
 
 
 @imports
+def _range_of() -> Any:
+    from implicit_conv.cpu.engines.fold_kinds import range_of
+
+    return range_of
+
+
+@imports
 def _one_pass() -> Callable[..., CpuEngine | str]:
     from implicit_conv.cpu.engines import one_pass
 
@@ -112,6 +119,10 @@ class DgradEngine(SumEngine):
         if self.folds is None:
             return None
         return self.folds.packed if packed else self.folds.plain
+
+    def range_of_sizes(self) -> Any:
+        """The range of near sizes that the fold serves, or None; see `kinds`."""
+        return _range_of()(self) if self.folds is not None else None
 
     @property
     def phases(self) -> tuple[CpuEngine, ...]:

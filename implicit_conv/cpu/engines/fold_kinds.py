@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from implicit_conv.cpu.candidates.problem_views import spatial
-from implicit_conv.cpu.engines.dgrad import DgradEngine
 from implicit_conv.cpu.engines.engine import CpuEngine
 from implicit_conv.cpu.engines.fold import NO_ACTIVATION, Fold, Folds, ProductEngine
 from implicit_conv.cpu.engines.fold_blocks import blocks_of, fold_cycles, product_problem
-from implicit_conv.cpu.engines.kinds import Range, Shape
+from implicit_conv.cpu.engines.kinds import Range, Shape, may_serve
 from implicit_conv.cpu.plan import planner
 from implicit_conv.cpu.plan.planner import Choice
 from implicit_conv.problem.options import SPACE
@@ -16,7 +17,7 @@ from implicit_conv.problem.options import SPACE
 class FoldRange(Range):
     """Transposed convolutions and input gradients whose products are folded."""
 
-    def __init__(self, engine: DgradEngine, fold: Fold) -> None:
+    def __init__(self, engine: Any, fold: Fold) -> None:
         super().__init__(engine)
         self._fold = fold
         self._request = planner.near(fold.product.request, fold.product.best)
@@ -25,7 +26,7 @@ class FoldRange(Range):
     def _planned(self) -> CpuEngine:
         return self._fold.product
 
-    def sized(self, x_shape: Shape, shape: Shape | None = None) -> DgradEngine | None:
+    def sized(self, x_shape: Shape, shape: Shape | None = None) -> Any:
         """See `Range`; without a `shape`, the result grows by the stride for each pixel of x."""
         near, old = self.engine.problem, self._fold
         if len(x_shape) != len(near.array_layout) or isinstance(shape, int):
@@ -59,5 +60,12 @@ class FoldRange(Range):
         packed = view.N * len(blocks.all) * (c.packed_cycles + fold_cycles(view, blocks))
         fold = Fold(view, product, blocks, old.activation, packed + c.packing, packed)
         found = Folds(plain=fold)
-        kind: type[DgradEngine] = type(self.engine)
-        return kind(problem, (), None, self.engine.out_dtype, folds=found)
+        return type(self.engine)(problem, (), None, self.engine.out_dtype, folds=found)
+
+
+def range_of(engine: Any) -> FoldRange | None:
+    """The range of an engine with `folds`; None if each size needs a plan of its own."""
+    folds = engine.folds
+    if folds is None or folds.plain is None or not may_serve(folds.plain.product):
+        return None
+    return FoldRange(engine, folds.plain)

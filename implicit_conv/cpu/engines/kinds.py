@@ -20,7 +20,7 @@ from implicit_conv.cpu.engines.engine import CpuEngine
 from implicit_conv.cpu.plan import planner
 from implicit_conv.cpu.plan.planner import Choice
 from implicit_conv.cpu.run.call import contiguous_strides
-from implicit_conv.kernels.preparation import imports, prepare_later
+from implicit_conv.kernels.preparation import prepare_later
 from implicit_conv.problem.options import ITEMSIZES, SPACE
 
 COMPILATION_SECONDS = 0.3  # that the kernels of a method take at most of one call
@@ -111,18 +111,9 @@ def range_of(engine: Any) -> Range | None:
     """
     if type(engine) is CpuEngine:
         return FpropRange(engine) if may_serve(engine) and not engine.problem.repeats else None
-    folds = getattr(engine, "folds", None)
-    if folds is None or folds.plain is None or not may_serve(folds.plain.product):
-        return None
-    found: Range = _fold_range()(engine, folds.plain)
+    other = getattr(engine, "range_of_sizes", None)  # that of a fold, if it is one
+    found: Range | None = None if other is None else other()
     return found
-
-
-@imports
-def _fold_range() -> Any:
-    from implicit_conv.cpu.engines.fold_kinds import FoldRange
-
-    return FoldRange
 
 
 def may_serve(engine: CpuEngine) -> bool:

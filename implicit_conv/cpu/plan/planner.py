@@ -137,10 +137,9 @@ def _of_kind(query: Query) -> Choice:
     key = key_of(query)
     found = taken_over(query, key)
     if found is not None:
-        c, size = found
-        return Choice((c,), (), near=size)
+        return found
     choice = estimated(query)
-    keep(query, key, choice.best)
+    keep(query, key, choice)
     return choice
 
 
@@ -278,26 +277,36 @@ def key_of(query: Query) -> Any:
     return FIXED(problem), arch, request, methods, tuple(map(int.bit_length, sizes))
 
 
-def taken_over(query: Query, key: Any) -> tuple[Candidate, str] | None:
-    """The candidate that the choice for a near size gives, and that size in words; None if there is
-    none.
+def taken_over(query: Query, key: Any) -> Choice | None:
+    """The choice that the one for a near size gives, with a candidate for plain and one for packed
+    filters; None if there is none.
     """
-    problem, _, request, arrays, _ = query
     known = KINDS.get(key)
     if known is None:
         return None
-    c, size = known
-    found = like(c, problem, near(request, c))
-    if found is None or not (arrays is None or c.method.accepts(found, arrays)):
-        return None
-    fits = request.limit == math.inf or query.bytes_of(found) <= request.limit
-    return (found, size) if fits else None
+    chosen, size = known
+    found = []
+    for c, request in chosen:
+        other = like(c, query.problem, request)
+        if other is None or not _serves(query, other):
+            return None
+        found.append(other)
+    return Choice(tuple(found), (), near=size)
 
 
-def keep(query: Query, key: Any, c: Candidate) -> None:
+def _serves(query: Query, c: Candidate) -> bool:
+    """Whether a candidate takes the arrays and the memory of a query."""
+    if query.arrays is not None and not c.method.accepts(c, query.arrays):
+        return False
+    return query.request.limit == math.inf or query.bytes_of(c) <= query.request.limit
+
+
+def keep(query: Query, key: Any, choice: Choice) -> None:
     """Keep the choice for near sizes, if they may take it over."""
-    if may_serve(c, query.request):
-        KINDS.keep(key, (c, words(query.problem)))
+    chosen = dict.fromkeys((choice.best, choice.best_packed))
+    if all(may_serve(c, query.request) for c in chosen):
+        requests = [(c, near(query.request, c)) for c in chosen]
+        KINDS.keep(key, (requests, words(query.problem)))
 
 
 def may_serve(c: Candidate, request: Request) -> bool:
