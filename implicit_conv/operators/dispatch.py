@@ -280,7 +280,10 @@ def _run_first(
     kind, shape, engine = None, None, cast(Any, None)
     if key is not None and isinstance(x, np.ndarray) and not depends_on_size(*window[1::-1]):
         shape, fixed = operator.divided(own)
-        kind = operator, x.ndim, x.dtype, w.shape, w.strides, w.dtype, key[-4], fixed, *key[-2:]
+        filters: Any = (w.shape, w.strides)
+        if operator.names[1] != "w":  # the gradient of a result, which has a size
+            shape, filters = w.shape, w.ndim
+        kind = operator, x.ndim, x.dtype, filters, w.dtype, key[-4], fixed, *key[-2:]
         engine = known_engine(kind, x.shape, shape)
     if engine is None:
         options = operator.options(*window, *own, *method[:-1], device)

@@ -190,6 +190,11 @@ class DgradEngine(SumEngine):
         return self.problem.output_shape
 
     @property
+    def w_shape(self) -> tuple[int, ...]:
+        """The shape of w."""
+        return self.problem.weight_shape
+
+    @property
     def y_shape(self) -> tuple[int, ...]:
         """The shape of dx."""
         return self.problem.input_shape

@@ -92,6 +92,7 @@ class CpuEngine(Runner):
     choice: Choice
     activation: tuple[float, float, float]
     out_dtype: str
+    has_near_sizes: ClassVar[bool] = True  # whether `kinds` derives engines of near sizes
     methods: ClassVar[tuple[type[Method], ...] | None] = None  # None are all of convolutions
 
     def __reduce__(self) -> tuple[object, ...]:

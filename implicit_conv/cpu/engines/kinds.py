@@ -59,7 +59,8 @@ class Range(ABC):
     def sized(self, x_shape: Shape, shape: Shape | None = None) -> Any:
         """The engine for an x of another shape, or None if it needs a plan of its own.
 
-        `shape` is that of the result, or its spatial extents, if the caller has given it.
+        `shape` is what else has a size, if the caller has given it: dy of a weight gradient, the
+        result of a transposed convolution, or its spatial extents.
         """
 
     def prepared(self) -> Iterator[None]:
@@ -79,8 +80,8 @@ class Range(ABC):
                         yield
 
 
-class FpropRange(Range):
-    """Convolutions: the candidate of the view is derived."""
+class CandidateRange(Range):
+    """Convolutions and weight gradients: the candidate of their view is derived."""
 
     def __init__(self, engine: CpuEngine) -> None:
         super().__init__(engine)
@@ -93,7 +94,7 @@ class FpropRange(Range):
         # Axes of one pixel may be in another order: see `problem_views.spatial`.
         if problem is None or 1 in (*problem.size, *engine.problem.size):
             return None
-        if min(problem.output) < 1:
+        if min(problem.output) < 1 or shape not in (None, problem.output_shape):
             return None
         extents = (*view.size[: 3 - problem.rank], *problem.size)
         c = planner.like(engine.best, view.changed(N=problem.N, size=extents), self._request)
@@ -101,7 +102,8 @@ class FpropRange(Range):
             return None
         choice = Choice((c,), (), near=engine.choice.near or planner.words(engine.problem))
         options = engine.arch, engine.request, choice, engine.activation, engine.out_dtype
-        return CpuEngine(problem, *options)
+        sized: CpuEngine = type(engine)(problem, *options)
+        return sized
 
 
 def range_of(engine: Any) -> Range | None:
@@ -109,8 +111,9 @@ def range_of(engine: Any) -> Range | None:
 
     Fixed are the strides of w, so that a fold takes those of all calls of the kind.
     """
-    if type(engine) is CpuEngine:
-        return FpropRange(engine) if may_serve(engine) and not engine.problem.repeats else None
+    if getattr(engine, "has_near_sizes", False):
+        serves = may_serve(engine) and not engine.problem.repeats
+        return CandidateRange(engine) if serves else None
     other = getattr(engine, "range_of_sizes", None)  # that of a fold, if it is one
     found: Range | None = None if other is None else other()
     return found
@@ -127,7 +130,7 @@ def bind(engine: Any) -> None:
     """Bind a call of contiguous arrays."""
     each = (
         (engine.x_shape, engine.problem.dtype),
-        (engine.problem.weight_shape, engine.problem.filter_dtype),
+        (engine.w_shape, engine.problem.filter_dtype),
         (engine.y_shape, engine.y_dtype),
     )
     x, w, y = (contiguous_strides(shape, ITEMSIZES[dtype]) for shape, dtype in each)
@@ -137,8 +140,8 @@ def bind(engine: Any) -> None:
 def known_engine(kind: Hashable, x_shape: Shape, shape: Shape | None = None) -> Any:
     """The engine for a size of a known kind, or None if it needs a plan.
 
-    `kind` is all that tells calls apart but the shape of x, and the `shape` of the result where the
-    caller gives it.
+    `kind` is all that tells calls apart but the shape of x, and the other `shape` that has a size;
+    see `Range.sized`.
     """
     found: Range | None = ENGINES.get((lengths(x_shape), kind))
     if found is None or (planner.has_choices() and planner.is_measured(found.name)):

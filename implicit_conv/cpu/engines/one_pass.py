@@ -31,6 +31,7 @@ class OnePassEngine(CpuEngine):
     names: ClassVar[tuple[str, str]] = ("dy", "w")
     has_epilogue: ClassVar[bool] = False
     result: ClassVar[str] = "dx"
+    has_near_sizes: ClassVar[bool] = False
     methods: ClassVar[tuple[type[Method], ...] | None] = INPUT_GRADIENTS
 
     @property
