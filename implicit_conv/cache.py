@@ -87,11 +87,10 @@ class Recent(Generic[R]):
         return len(self._young) + len(self._old)
 
 
-SIZED: Recent[Any] = Recent(
-    512
-)  # maps what candidates of all sizes have in common to an operator of one size
-# Maps kinds of problems, with ranges of sizes, to choices, and kinds of calls to engines; see
-# cpu.plan.planner.
+# Maps what candidates of all sizes have in common to an operator of one size.
+SIZED: Recent[Any] = Recent(512)
+# Map kinds of problems, with ranges of sizes, to choices, and kinds of calls to engines; see
+# `cpu.plan.planner` and `cpu.engines.kinds`.
 KINDS: Recent[Any] = Recent(1024)
 ENGINES: Recent[Any] = Recent(1024)
 CALLS_KEPT = 512  # prepared calls of `conv2d` at most, and those of each plan by their strides
@@ -100,16 +99,13 @@ PLANS = Store(512)  # maps (shapes, dtype, options, settings) to plans, for ever
 OPERATORS = Store(512)  # maps (candidate, formats) to compiled kernels with their tables
 # Fast path of `conv2d`: maps (shapes, strides, dtypes, options, settings) to prepared calls.
 CALLS: dict[object, Any] = {}
-
-
-_OLDER: dict[object, Any] = {}  # what CALLS held before it was full
+_older: list[dict[object, Any]] = [{}]  # what CALLS held before it was full
 
 
 def keep_recent(key: object, call: object) -> None:
     """Keep a call in CALLS; a full dict first becomes the older one, as in `Recent`."""
     if len(CALLS) >= CALLS_KEPT:
-        _OLDER.clear()
-        _OLDER.update(CALLS)
+        _older[0] = CALLS.copy()  # in one step, whatever other threads do
         CALLS.clear()
     CALLS[key] = call
 
@@ -118,7 +114,7 @@ def older_call(key: object) -> Any:
     """The call for `key` that CALLS held before it was full, which then is in CALLS again; or
     None.
     """
-    found = _OLDER.pop(key, None)
+    found = _older[0].pop(key, None)
     if found is not None:
         keep_recent(key, found)
     return found
@@ -143,7 +139,7 @@ def keep_first(calls: list[Any], call: object) -> None:
 def clear() -> None:
     """Drop all plans, operators and calls."""
     CALLS.clear()
-    _OLDER.clear()
+    _older[0] = {}
     PLANS.clear()
     OPERATORS.clear()
     SIZED.clear()

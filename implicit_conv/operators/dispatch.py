@@ -21,7 +21,7 @@ from implicit_conv.arrays.arrays import as_array, dtype_key, dtype_name
 from implicit_conv.arrays.libraries import as_library_of
 from implicit_conv.cache import CALLS, PLANS, keep_recent, older_call
 from implicit_conv.cpu.candidates.candidate import Request
-from implicit_conv.cpu.engines.kinds import keep_engine, known_engine
+from implicit_conv.cpu.engines.kinds import keep_engine, keep_size, known_engine
 from implicit_conv.cpu.machine.arch import CpuArch, cpu_arch
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
 from implicit_conv.kernels.preparation import first, imports, prepare
@@ -299,6 +299,8 @@ def _run_first(
         call = engine.repeated(given, (x, w), bias, residual, out, y)
         if call is not None:
             keep_recent(key, call)
+        elif kind is not None:
+            keep_size(kind, x.shape, shape, engine)
     return as_library_of(given[0], y) if out is None else y
 
 

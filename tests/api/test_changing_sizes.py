@@ -9,6 +9,7 @@ import pytest
 
 import implicit_conv as ic
 from implicit_conv import cache
+from implicit_conv.cpu.engines import kinds
 from implicit_conv.cpu.plan import planner, tuning_cache
 from implicit_conv.kernels import preparation
 from implicit_conv.kernels.cpu.runtime import code
@@ -227,6 +228,23 @@ def test_sizes_that_flow_by_leave_kinds_and_fixed_sizes(monkeypatch, searches):
         ic.conv2d(fixed, w)
         assert len(cache.CALLS) <= 8
     assert len(searches) == 1
+
+
+def test_a_call_that_is_not_kept_has_its_engine_kept(monkeypatch):
+    """One that converts its result takes more than one launch."""
+    sized, x = [], np.ones((1, 3, 20, 20), np.float32)
+    w = np.ones((4, 3, 3, 3), np.float32)
+    of_range = kinds.CandidateRange.sized
+    monkeypatch.setattr(
+        kinds.CandidateRange, "sized", lambda *given: sized.append(given) or of_range(*given)
+    )
+    for _ in range(5):
+        assert ic.conv2d(x, w, out_dtype="float64").dtype == np.float64
+        assert ic.conv2d(x[..., 1:], w, out_dtype="float64").dtype == np.float64
+    while preparation._later:
+        time.sleep(0.01)
+    here = [shape for _, shape, *_ in sized if shape[3] == 19 and shape[2] == 20]
+    assert 1 <= len(here) <= 4  # by one call, and by the thread that prepares
 
 
 @pytest.mark.parametrize("padding", ["same", "valid", "full", 1, ((0, 2), (1, 0))])

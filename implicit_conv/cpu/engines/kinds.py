@@ -143,6 +143,9 @@ def known_engine(kind: Hashable, x_shape: Shape, shape: Shape | None = None) -> 
     `kind` is all that tells calls apart but the shape of x, and the other `shape` that has a size;
     see `Range.sized`.
     """
+    kept = ENGINES.get((x_shape, shape, kind))
+    if kept is not None:
+        return kept
     found: Range | None = ENGINES.get((lengths(x_shape), kind))
     if found is None or (planner.has_choices() and planner.is_measured(found.name)):
         return None
@@ -151,6 +154,11 @@ def known_engine(kind: Hashable, x_shape: Shape, shape: Shape | None = None) -> 
         found.is_prepared = True
         prepare_later(found.prepared)
     return engine
+
+
+def keep_size(kind: Hashable, x_shape: Shape, shape: Shape | None, engine: Any) -> None:
+    """Keep the engine of one size, whose calls are not kept: the next one needs it again."""
+    ENGINES.keep((x_shape, shape, kind), engine)
 
 
 def keep_engine(kind: Hashable, engine: Any, shape: Shape | None = None) -> Any:
