@@ -185,7 +185,7 @@ def estimate(
     load = 0.0
     if not in_place:
         cost = COPY_CYCLES if problem.channels_last else TRANSPOSE_CYCLES
-        rows = g.tile_n * schedule.image_rows(g) * g.phases_w
+        rows = schedule.tile_rows(g) * g.phases_w
         pixel = cost * min(g.C, g.tile_c)
         if problem.channels_last and g.groups > 1:  # a cache line each, of a few channels
             pixel = max(pixel, PIXEL_COPY_CYCLES)
