@@ -572,6 +572,13 @@ def box_products(g: Geometry, m: int) -> int:
     return ((m - 1) * g.stride_h + g.R) ** 2
 
 
+def planes_together(g: Geometry, planes: int) -> int:
+    """Output planes, of the `planes` of a tile, whose boxes Winograd multiplies as rows of one
+    matrix: all, or one at a time of filters with several planes, of which some may read padding.
+    """
+    return planes if g.T == 1 else 1
+
+
 def pixel_rows(g: Geometry) -> int:
     """Output rows of a register tile whose lanes are pixels.
 

@@ -9,6 +9,7 @@ from implicit_conv import plan_conv2d
 from implicit_conv.cpu.candidates.tiling import Tiling
 from implicit_conv.cpu.engines.executed_loads import executed_loads
 from implicit_conv.cpu.methods.gemm import Gemm
+from implicit_conv.cpu.methods.winograd import Winograd
 from implicit_conv.testing import Case, changed, plan_of, to_nchw
 
 CASES = [
@@ -39,7 +40,7 @@ VOLUME = Case(
 )
 
 
-@pytest.mark.parametrize("method", [Gemm])
+@pytest.mark.parametrize("method", [Gemm, Winograd])
 @pytest.mark.parametrize(
     ("stride", "dilation", "overlap"),
     [(1, 1, True), (2, 1, True), (3, 1, False), (4, 1, False), (1, 2, False)],
