@@ -47,6 +47,7 @@ from implicit_conv.cpu.candidates.tiling import (
     Near,
     balanced,
     divide,
+    met_planes,
     plane_count,
     priced,
     rounded_up,
@@ -69,9 +70,10 @@ if TYPE_CHECKING:
 # Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11; see cpu/costs.py.
 SCRATCH_BYTES = 4 << 20  # bytes of scratch memory per thread at most; other methods need < 2 MiB
 ELEMENTS = 2048  # filter planes x channels at most: a transformed panel of more is not in L2
-PLANES = (1, 2, 4, 8)  # output planes of a load tile whose filters have several planes: choices
+PLANES = (1, 4)  # output planes of a load tile whose filters have several planes: choices
 TILES = (14, 28, 42, 56)  # m x m tiles of a load tile of several images: choices
 SUMS_CYCLES = 60  # fixed cycles per register tile: to initialise and store its sums
+PLANE_CYCLES = 25  # fixed cycles per register tile for each filter plane but one (EPYC 9004, Zen 4)
 TILE_CYCLES = 10  # fixed cycles per m x m tile: to locate and to transform it
 TILE_ROW_CYCLES = 40  # fixed cycles per row of m x m tiles
 # Fixed cycles to load or store a part of an image row in NCHW, whose first and last cache lines are
@@ -206,10 +208,12 @@ class Winograd(KernelMethod):
         together = int(schedule.planes_together(g, g.tile_n))
         heights = schedule.ceil_div(together * in_plane, g.tile_m)
         pixels, elements = together * in_plane / heights, g.C * g.T * met_planes(g)
-        part = max(2 * pixels / FMAS_PER_CYCLE, FMA_LATENCY)
-        part = max(part, (pixels + 2) / LOADS_PER_CYCLE) * elements + SUMS_CYCLES
+        pairs, single = divmod(filters, 2)  # of vectors of filters
+        multiply = pairs * element_cycles(pixels, 2) + single * element_cycles(pixels, 1)
         panels = schedule.panel_count(g)
-        multiply = g.tile_n / together * heights * part * xis * filters / 2
+        multiply = multiply * elements + SUMS_CYCLES * filters / 2
+        multiply += (g.T - 1) * PLANE_CYCLES * panels
+        multiply *= g.tile_n / together * heights * xis
         panel_bytes, scratch = sizes.group_bytes, sizes.scratch(packs=False)
         near = panel_bytes + scratch.total <= arch.l2_bytes
         parts = panels if tile_count == 1 else 1  # a single tile reads each panel when it is packed
@@ -288,10 +292,10 @@ class Winograd(KernelMethod):
         }
 
 
-def met_planes(g: Geometry) -> float:
-    """The share of filter planes that meet the image, over all output planes."""
-    used = (schedule.used_planes(g, 0, g.Z, t) for t in range(g.T))
-    return sum(end - first for first, end in used) / (g.T * g.Z)
+def element_cycles(pixels: float, vectors: int) -> float:
+    """Cycles to add one element to the sums of a register tile of so many vectors of filters."""
+    fmas = max(vectors * pixels / FMAS_PER_CYCLE, FMA_LATENCY)
+    return max(fmas, (pixels + vectors) / LOADS_PER_CYCLE)
 
 
 @dataclass(frozen=True)

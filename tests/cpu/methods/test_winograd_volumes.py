@@ -11,8 +11,8 @@ from sampling import count, examples, sampled
 from implicit_conv import PlanError, conv3d, conv3d_input_grad, plan_conv3d, plan_conv3d_input_grad
 from implicit_conv.arrays.arrays import numpy_dtype
 from implicit_conv.cpu.candidates.candidate import Request
-from implicit_conv.cpu.candidates.tiling import Near
-from implicit_conv.cpu.machine.arch import cpu_arch
+from implicit_conv.cpu.candidates.tiling import Near, met_planes
+from implicit_conv.cpu.machine.arch import REGISTER_PIXELS, cpu_arch
 from implicit_conv.cpu.methods import winograd
 from implicit_conv.problem import reference
 from implicit_conv.problem.options import LAYOUTS_OF, PADDING_MODES, WEIGHT_LAYOUTS_OF
@@ -188,7 +188,18 @@ def test_auto_weighs_the_algorithms(layer):
     y = (1, filters, depth, size, size)
     made = plan_conv3d_input_grad(y, w, x, padding=1)
     assert "winograd_f2" in str(made.explain())
-    assert plan_conv3d((1, 3, 16, 112, 112), (4, 3, 3, 3, 3)).algorithm != "winograd_f2"
+
+
+@pytest.mark.parametrize("bits", [256, 512])
+@pytest.mark.parametrize("sizes", [(3, 8), (4, 4), (64, 4)])
+@pytest.mark.parametrize("layout", LAYOUTS_OF[3])
+def test_few_channels_or_filters_do_not_pay_for_the_transforms(bits, sizes, layout):
+    arch = replace(cpu_arch(1), vector_bits=bits, tile_pixels=REGISTER_PIXELS[bits, bits // 16])
+    channels, filters = sizes
+    case = replace(VOLUME, C=channels, K=filters, size=(16, 32, 32), layout=layout)
+    assert plan_of(case, arch).algorithm == "implicit_gemm"
+    case = replace(case, C=64, K=64)
+    assert plan_of(case, arch).algorithm == "winograd_f2"
 
 
 def test_input_gradient_is_that_of_the_reference():
@@ -222,7 +233,7 @@ def test_the_share_of_filter_planes_that_meet_the_image(padding):
     x = np.ones((1, 1, *case.size))
     ones = replace(case, C=1, K=1).reference(x, np.ones((1, 1, *case.kernel)))
     inside = ones[0, 0, :, 2, 2] / 9
-    assert winograd.met_planes(g) == pytest.approx(inside.mean() / 3)
+    assert met_planes(g) == pytest.approx(inside.mean() / 3)
 
 
 def test_conv3d_runs_it_by_name():
