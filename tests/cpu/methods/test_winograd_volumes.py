@@ -252,3 +252,22 @@ def test_error_on_ordinary_data(algorithm):
         assert (
             error_units(y, case.reference(x, w), magnitude, "float32") <= ORDINARY_UNITS[algorithm]
         )
+
+
+@pytest.mark.parametrize(("channels", "planes"), [(680, 3), (3, 600), (150, 13)])
+def test_equal_terms_are_summed_in_chains(channels, planes):
+    """One chain of so many would lose hundreds of units: all additions round alike."""
+    case = replace(
+        VOLUME,
+        C=channels,
+        K=8,
+        size=(planes, 6, 6),
+        kernel=(planes, 3, 3),
+        padding=((0, 0),) * 3,
+    )
+    x, w = case.inputs(0)
+    for value in 0.1, 0.7, 1.1:
+        x[...], w[...] = value, value
+        exact = 9 * channels * planes * float(x.flat[0]) ** 2
+        y = plan(case, "winograd_f2", 1)(x, w)
+        assert error_units(y, np.full(y.shape, exact), exact, "float32") <= 64
