@@ -194,11 +194,14 @@ def multiply_boxes(
     together = schedule.planes_together(g, extent[0])
     gap = (schedule.plane_pitch(g) - 1) * in_plane * u.row  # to the input planes of the next plane
     parts = schedule.chain_parts(g.C, call.chain)
+    cuts = schedule.cuts(together * in_plane, g.tile_m)
     for xi in range(schedule.box_products(g, call.winograd)):
         a, c = u.address + xi * u.xi, products.address + xi * products.xi
         for plane in range(0, extent[0], together):
-            t, t_end = schedule.valid_planes(g, n + plane, together)
-            for count, tiles in schedule.cuts(together * in_plane, g.tile_m):
+            t, t_end = 0, 1
+            if g.T > 1:
+                t, t_end = schedule.valid_planes(g, n + plane, together)
+            for count, tiles in cuts:
                 if tiles == 0:
                     continue
                 multiply_tile(
