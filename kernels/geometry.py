@@ -4,7 +4,8 @@ epilogue, with the numbers of activations, which the host's parser and all kerne
 C and K count one group. An axis of the filter reads ``position = out * stride + tap * dilation -
 pad``. Its taps fall into *phase buffers*: the taps whose ``tap * dilation`` leave the same
 remainder modulo the stride read pixels with that stride, so one strided walk serves all of them,
-shifted by whole rows. Depth has no phases: each filter plane has input planes of its own.
+shifted by whole rows. Depth has no phases: a filter plane reads whole planes of the buffer, which
+neighbouring output planes share where their windows overlap without gaps.
 
 An activation is (kind, low, high). CLAMP is used for none, relu and relu6; `low` is also the slope
 of a leaky relu.

@@ -171,6 +171,35 @@ def image_rows(g: Geometry) -> int:
     return g.T * plane_rows(g)
 
 
+def plane_pitch(g: Geometry) -> int:
+    """Buffered input planes from one output plane of a tile to the next: those of neighbours
+    overlap, as their windows do, but for planes of several images and for gaps in the windows.
+    """
+    return g.stride_d if g.Z > 1 and g.dilation_d == 1 and g.stride_d < g.T else g.T
+
+
+def buffered_planes(g: Geometry, planes: int) -> int:
+    """Input planes that are buffered for `planes` output planes of a tile."""
+    return (planes - 1) * plane_pitch(g) + g.T
+
+
+def buffered_plane(g: Geometry, i: int, planes: int) -> tuple[int, int]:
+    """(output plane of a tile of `planes`, filter plane) that read its buffered input plane i."""
+    pitch = plane_pitch(g)
+    plane = min(i // pitch, planes - 1)
+    return plane, i - plane * pitch
+
+
+def output_plane_rows(g: Geometry) -> int:
+    """Buffered rows from the first row of one output plane of a tile to that of the next."""
+    return plane_pitch(g) * plane_rows(g)
+
+
+def tile_rows(g: Geometry) -> int:
+    """Buffered rows of a load tile."""
+    return buffered_planes(g, g.tile_n) * plane_rows(g)
+
+
 def buffer_row(g: Geometry, a: int, i: int) -> int:
     """Row slot of row i of row phase a, in its plane."""
     before = halo_before(a, g.R, g.phases_h, g.dilation_h, g.stride_h, UNLIMITED)
@@ -541,6 +570,13 @@ def halo_max(g: Geometry) -> int:
 def box_products(g: Geometry, m: int) -> int:
     """Products that Winograd needs for m x m outputs: as many as their box has inputs."""
     return ((m - 1) * g.stride_h + g.R) ** 2
+
+
+def planes_together(g: Geometry, planes: int) -> int:
+    """Output planes, of the `planes` of a tile, whose boxes Winograd multiplies as rows of one
+    matrix: all, or one at a time of filters with several planes, of which some may read padding.
+    """
+    return planes if g.T == 1 else 1
 
 
 def pixel_rows(g: Geometry) -> int:

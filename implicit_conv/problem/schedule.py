@@ -126,7 +126,7 @@ def check_load_count(count: int) -> None:
 
 def _tile_load_count(g: Geometry) -> int:
     """The number of loads of x of one tile and channel block, at most."""
-    return int(g.tile_n * schedule.image_rows(g) * g.phases_w)
+    return int(schedule.tile_rows(g) * g.phases_w)
 
 
 def trace(g: Geometry, itemsize: int, in_place: bool, chunk: int) -> list[Load]:
@@ -184,14 +184,16 @@ def tile_loads(
     c = block * g.tile_c
     channels = min(g.tile_c, g.C - c)
     mode = "w" if g.step_w == g.stride_w else "tile"
-    for plane, t, a in itertools.product(range(planes), range(g.T), range(g.phases_h)):
+    buffered = schedule.buffered_planes(g, planes)
+    for i, a in itertools.product(range(buffered), range(g.phases_h)):
+        plane, t = schedule.buffered_plane(g, i, planes)
         n, d = (n0 + plane) // g.Z, schedule.input_plane(g, n0 + plane, t)
-        above = plane * schedule.image_rows(g) + t * schedule.plane_rows(g)
-        for i in range(rows + schedule.row_halo(g, a)):
-            if not schedule.row_needed(g, i, rows, a):
+        above = i * schedule.plane_rows(g)
+        for j in range(rows + schedule.row_halo(g, a)):
+            if not schedule.row_needed(g, j, rows, a):
                 continue
-            h = schedule.first_row(g, p0, a) + i * g.stride_h
-            row = above + schedule.buffer_row(g, a, i)
+            h = schedule.first_row(g, p0, a) + j * g.stride_h
+            row = above + schedule.buffer_row(g, a, j)
             for b in range(g.phases_w):
                 halo = schedule.column_halo(g, b)
                 pixels = schedule.column_pixels(g, columns) + halo

@@ -38,9 +38,9 @@ STEEPNESS = 1.5
 # Largest error of a direct sum in units of eps * sum|x||w|: what conv2d promises for normally
 # distributed data. It is also the largest error of an activation, in units of eps * |y|.
 DIRECT_UNITS = 16
-# Largest error of Winograd in units of eps * sum over c of max|x_c| * max|w_c|, by the outputs of a
-# box along an axis. The maximum of x is over the windows of all outputs of a box; those of F2 keep
-# the bound of one window, box 1.
+# Largest error of Winograd in units of eps * sum over c of max|x_c| * max|w_c|, of volumes over the
+# planes of the filter too, by the outputs of a box along an axis. The maximum of x is over the
+# windows of all outputs of a box; those of F2 keep the bound of one window, box 1.
 WINOGRAD_UNITS = {1: 64, 4: 160, 6: 2400}
 
 
@@ -194,9 +194,13 @@ def _bound(trial: Trial, first: Array, second: Array, scale: Array, addends: lis
 
 
 def _largest(trial: Trial, box: int, first: Array, second: Array) -> Array:
-    """The sum over c of max|x_c| * max|w_c|, which scales the error of Winograd with a box."""
+    """The sum over c of max|x_c| * max|w_c|, for volumes over the planes of the filter too, which
+    scales the error of Winograd with a box.
+    """
     case = trial.case
-    weights = np.abs(second).max(axis=tuple(range(2, second.ndim)), initial=0)
+    image = tuple(range(max(2, second.ndim - 2), second.ndim))  # the axes of a filter plane
+    weights = np.abs(second).max(axis=image, initial=0)
+    weights = weights.sum(axis=tuple(range(2, weights.ndim)))
     if trial.operator != "conv" or case.rank != 2:
         # Phases and volumes: with the maximum of the whole image.
         pixels = np.abs(first).max(axis=tuple(range(2, first.ndim)), initial=0)

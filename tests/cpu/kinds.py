@@ -35,6 +35,15 @@ def depthwise(dtype="float32", layout="NCHW", channels=1):
 
 
 STEM = Case(C=3, K=16, size=(32, 32), kernel=(7, 7), stride=(2, 2), padding=((3, 3), (3, 3)))
+VOLUME = dense(
+    size=(3, 9, 11),
+    kernel=(3, 3, 3),
+    stride=(1, 1, 1),
+    dilation=(1, 1, 1),
+    padding=(*ONE, (1, 1)),
+    layout="NCDHW",
+    weight_layout="KCTRS",
+)
 LARGE = dense(size=(33, 37))  # enough work for two threads
 # What computes each kind, a case, and options of the trial.
 FLOAT32 = {
@@ -48,6 +57,7 @@ FLOAT32 = {
     "stride": ("implicit_gemm", dense(stride=(2, 2)), STRICT),
     "pointwise": ("pointwise", pointwise(), {}),
     "winograd": ("winograd_f2", LARGE, {"algorithm": "winograd_f2", "threads": 2, **NORMAL}),
+    "winograd-volume": ("winograd_f2", VOLUME, {"algorithm": "winograd_f2", **NORMAL}),
     "depthwise": ("depthwise", depthwise(), {}),
     "depthwise-nhwc": ("depthwise", depthwise(layout="NHWC"), {}),
     "groups": ("implicit_gemm", depthwise(layout="NHWC", channels=4), {}),

@@ -1,10 +1,16 @@
 """The loads that the CPU engine executes are those of the plan, and they are im2col::w walks."""
 
+from dataclasses import fields, replace
+
+import numpy as np
 import pytest
 
 from implicit_conv import plan_conv2d
+from implicit_conv.cpu.candidates.tiling import Tiling
 from implicit_conv.cpu.engines.executed_loads import executed_loads
-from implicit_conv.testing import Case
+from implicit_conv.cpu.methods.gemm import Gemm
+from implicit_conv.cpu.methods.winograd import Winograd
+from implicit_conv.testing import Case, changed, plan_of, to_nchw
 
 CASES = [
     Case(N=2, C=20, K=40, size=(9, 11), padding=((1, 1), (1, 1))),
@@ -20,6 +26,44 @@ def test_executed_loads_are_the_planned_ones(case):
     x, w = case.arrange(*case.inputs(0))
     plan = plan_conv2d(x.shape, w.shape, **case.options)
     assert executed_loads(plan.engine, x, w) == sorted(plan.trace())
+
+
+VOLUME = Case(
+    N=2,
+    C=3,
+    K=5,
+    size=(9, 4, 6),
+    kernel=(3, 3, 3),
+    padding=((1, 1), (1, 1), (1, 0)),
+    layout="NCDHW",
+    weight_layout="KCTRS",
+)
+
+
+@pytest.mark.parametrize("method", [Gemm, Winograd])
+@pytest.mark.parametrize(
+    ("stride", "dilation", "overlap"),
+    [(1, 1, True), (2, 1, True), (3, 1, False), (4, 1, False), (1, 2, False)],
+)
+def test_output_planes_of_a_tile_share_input_planes(method, stride, dilation, overlap):
+    """Where their windows overlap without gaps, each input plane is loaded once."""
+    case = replace(VOLUME, stride=(stride, 1, 1), dilation=(dilation, 1, 1))
+    x, w = case.arrange(*case.inputs(0, integers=True))
+    plan = plan_of(case)
+    c = next(c for c in plan.candidates if type(c.method) is method)
+    g = c.geometry._replace(tile_n=2, tile_p=c.geometry.P, tile_q=c.geometry.Q)
+    made = {field.name: getattr(c, field.name) for field in fields(c)}
+    plan = changed(plan, **made | {"tiling": Tiling(g, c.chunk)})
+    loads = executed_loads(plan.engine, x, w)
+    assert loads == sorted(plan.trace())
+    depths, rows = range(case.output[0]), g.P + 2
+    windows = [
+        [z * stride + t * dilation for z in depths[first : first + 2] for t in range(3)]
+        for first in depths[::2]
+    ]
+    buffered = sum(len(set(reads) if overlap else reads) for reads in windows)
+    assert len([load for load in loads if load.operand == "x"]) == case.N * buffered * rows
+    np.testing.assert_array_equal(to_nchw(plan(x, w), case.layout), case.reference(x, w))
 
 
 @pytest.mark.parametrize("stride", [(1, 1), (2, 1), (1, 2)])

@@ -145,6 +145,17 @@ def draw(rng, algorithm):
     )
     if algorithm == "implicit_gemm" and pick(0, 0, 0, 1):  # one window an image
         case = replace(case, kernel=case.size, dilation=(1, 1), groups=1, padding=((0, 0), (0, 0)))
+    if (algorithm == "implicit_gemm" or algorithm in WINOGRAD) and pick(0, 0, 1):
+        return replace(
+            case,
+            size=(pick(1, 3, 5), *case.size),
+            kernel=(pick(2, 3), *case.kernel),
+            stride=(pick(1, 1, 2), *case.stride),
+            dilation=(pick(1, 1, 2), *case.dilation),
+            padding=((pick(-1, 0, 1, 2), pick(0, 1, 2)), *case.padding),
+            layout={"NCHW": "NCDHW", "NHWC": "NDHWC"}[case.layout],
+            weight_layout={"KCRS": "KCTRS", "KRSC": "KTRSC", "RSCK": "TRSCK"}[case.weight_layout],
+        )
     return case
 
 

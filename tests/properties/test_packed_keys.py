@@ -33,6 +33,20 @@ POINTWISE = replace(DENSE, size=(8, 16), kernel=(1, 1), padding=((0, 0), (0, 0))
 DEPTHWISE = Case(N=2, groups=128, size=(9, 20), padding=SAME)
 GROUPED = Case(N=2, C=4, K=4, groups=24, size=(9, 20), padding=SAME)
 WINDOW = Case(N=2, C=5, K=4, size=(3, 4), kernel=(3, 4))
+VOLUMES = [  # whose filters have two planes, and three
+    Case(
+        C=20,
+        K=40,
+        size=(4, 9, 20),
+        kernel=(planes, 3, 3),
+        stride=(1, 1, 1),
+        dilation=(1, 1, 1),
+        padding=((0, 0), *SAME),
+        layout="NCDHW",
+        weight_layout="KCTRS",
+    )
+    for planes in (2, 3)
+]
 FEW = 90  # elements of a channel block that cut the channels of DENSE in two
 
 
@@ -124,6 +138,7 @@ def one_entry_apart():
     yield pair("m", Winograd, DENSE, DENSE, which=(0, 1))
     yield pair("m", Winograd, DENSE, DENSE, which=(1, 2))
     yield pair("stride", Winograd, DENSE, strided)
+    yield pair("planes", Winograd, *VOLUMES)
     yield pair("filters", Winograd, DENSE, replace(DENSE, K=41))
     yield pair("channels", Winograd, DENSE, replace(DENSE, C=21))
     yield pair("dtype", Winograd, DENSE, dense)

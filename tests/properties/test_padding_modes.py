@@ -119,13 +119,16 @@ def calls(draw, method=None):
         }.get(method, st.sampled_from([(3, 5, 1), (20, 33, 1), (2, 3, 3)]))
     )
     square = method is Winograd
-    rank = 2 if square else rank
+    rank = max(rank, 2) if square else rank
     step = draw(st.sampled_from([1, 2])) if square else 0
+    planes = (draw(st.sampled_from([2, 3])),) * (rank - 2)  # of a filter, if it has several
     call = Call(
         size=(*axes(1, 2, 5)[1:], draw(st.sampled_from([1, 2, 9, 21]))),
-        kernel=(3, 3) if square else axes(*count((1, 2, 3), (1, 2, 3, 5))),
-        stride=(step, step) if square else axes(*count((1, 1, 2), (1, 1, 2, 3))),
-        dilation=(1, 1) if square else axes(1, 1, 2, 6),
+        kernel=(*planes, 3, 3) if square else axes(*count((1, 2, 3), (1, 2, 3, 5))),
+        stride=(*(1 for _ in planes), step, step)
+        if square
+        else axes(*count((1, 1, 2), (1, 1, 2, 3))),
+        dilation=(1,) * rank if square else axes(1, 1, 2, 6),
         padding=tuple((draw(pad), draw(pad)) for _ in range(rank)),
         N=draw(st.sampled_from([1, 2])),
         C=channels,

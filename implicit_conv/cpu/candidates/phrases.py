@@ -39,6 +39,15 @@ def plane_word(g: Geometry) -> str:
     return "output plane" if g.Z > 1 else "image"
 
 
+def buffered_rows(g: Geometry) -> tuple[int, str]:
+    """The buffered rows of a load tile whose output planes share some, else those of a plane; and
+    what has so many.
+    """
+    if g.tile_n > 1 and schedule.plane_pitch(g) < g.T:
+        return schedule.tile_rows(g), "load tile"
+    return schedule.image_rows(g), plane_word(g)
+
+
 def loads_of(g: Geometry) -> str:
     """How the rows of a load tile are copied to row buffers."""
     buffers = [
@@ -48,9 +57,10 @@ def loads_of(g: Geometry) -> str:
     if g.phases_w > LISTED_BUFFERS:
         buffers.append(f"and {g.phases_w - LISTED_BUFFERS} more")
     order = "whole rows" if g.step_w != g.stride_w else "im2col::w order"
+    rows, per = buffered_rows(g)
     return (
-        f"x is copied to buffers in {order}: {count(schedule.image_rows(g), 'row')} of "
-        f"{count(schedule.column_pixels(g, g.tile_q), 'pixel')} plus halo per {plane_word(g)}, "
+        f"x is copied to buffers in {order}: {count(rows, 'row')} of "
+        f"{count(schedule.column_pixels(g, g.tile_q), 'pixel')} plus halo per {per}, "
         f"{count(g.phases_w, 'buffer')} per row ({'; '.join(buffers)}), for "
         f"{count(schedule.filter_rows(g), 'filter row')}"
     )

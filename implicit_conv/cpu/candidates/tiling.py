@@ -147,6 +147,14 @@ def plane_count(problem: Problem) -> int:
     return depth if depth > 1 else max(1, problem.N)
 
 
+def met_planes(g: Geometry) -> float:
+    """The share of filter planes that read more than zeros, over all output planes."""
+    if g.T == 1:
+        return 1.0
+    used = (schedule.used_planes(g, 0, g.Z, t) for t in range(g.T))
+    return sum(end - first for first, end in used) / (g.T * g.Z)
+
+
 def balanced(extent: int, limit: int) -> int:
     """The smallest tile that covers `extent` in as few pieces as tiles of `limit` do."""
     return int(schedule.ceil_div(extent, schedule.ceil_div(extent, max(1, limit))))

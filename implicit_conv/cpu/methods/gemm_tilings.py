@@ -24,6 +24,7 @@ from implicit_conv.cpu.candidates.tiling import (
     Near,
     divide,
     long_tiles,
+    met_planes,
     priced,
     rounded_up,
     store_cycles,
@@ -168,6 +169,8 @@ def estimate(
     tile_count = schedule.tile_count(g) * g.groups
     vectors = schedule.ceil_div(g.K, lanes)
     multiply = tile_cycles(g, in_place) * elements * vectors / 2
+    if g.tile_n == 1 or g.Z == 1:  # else the output planes of most tiles meet all filter planes
+        multiply *= met_planes(g)
     pixels = g.tile_n * g.tile_p * g.tile_q
     pixel_tiles = schedule.ceil_div(pixels, g.tile_m)
     if in_place:
@@ -185,7 +188,7 @@ def estimate(
     load = 0.0
     if not in_place:
         cost = COPY_CYCLES if problem.channels_last else TRANSPOSE_CYCLES
-        rows = g.tile_n * schedule.image_rows(g) * g.phases_w
+        rows = schedule.tile_rows(g) * g.phases_w
         pixel = cost * min(g.C, g.tile_c)
         if problem.channels_last and g.groups > 1:  # a cache line each, of a few channels
             pixel = max(pixel, PIXEL_COPY_CYCLES)

@@ -29,7 +29,7 @@ from implicit_conv.cpu.candidates.candidate import (
     Words,
 )
 from implicit_conv.cpu.candidates.kernel_method import operator, ranked
-from implicit_conv.cpu.candidates.phrases import count, plane_word
+from implicit_conv.cpu.candidates.phrases import buffered_rows, count
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.methods.gemm import Gemm, words_view
 from implicit_conv.cpu.methods.gemm_tilings import channel_block, is_gapless, tilings
@@ -123,10 +123,11 @@ class WindowGemm(Gemm):
     def describe(self, c: Candidate) -> Words:
         """Load tile, loads, k-blocks, work items."""
         g, taps, channels = c.geometry, c.problem.kernel[-1], c.problem.C
+        rows, per = buffered_rows(g)
         loads = (
             f"windows of {taps} pixels x {count(channels, 'channel')} are copied to buffers: "
-            f"{count(schedule.image_rows(g), 'row')} of {count(g.tile_q, 'window')} per "
-            f"{plane_word(g)}, for {count(schedule.filter_rows(g), 'filter row')}"
+            f"{count(rows, 'row')} of {count(g.tile_q, 'window')} per {per}, for "
+            f"{count(schedule.filter_rows(g), 'filter row')}"
         )
         return {**super().describe(c), "loads": loads}
 

@@ -1,11 +1,11 @@
 """Winograd F(m x m, 3x3): fewer multiplications, paid for by transforms of x, w and y.
 
-    Y = A^T [ sum over c of (G g G^T) * (B^T d B) ] A
+    Y = A^T [ sum over t and c of (G g G^T) * (B^T d B) ] A
 
-d is a window of x and g a filter, both of one channel; * multiplies element by element. Over all
-channels these products are GEMMs, one for each element of the transform, and use the microkernels
-of implicit GEMM. A tile has m x m outputs. Source: Lavin and Gray, "Fast Algorithms for
-Convolutional Neural Networks", 2015.
+d is a window of x and g a filter, both of one plane and channel; * multiplies element by element.
+Over all planes and channels these products are GEMMs, one for each element of the transform, and
+use the microkernels of implicit GEMM. A tile has m x m outputs. Source: Lavin and Gray, "Fast
+Algorithms for Convolutional Neural Networks", 2015.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ from implicit_conv.cpu.candidates.tiling import (
     TRANSPOSE_CYCLES,
     Estimate,
     Near,
+    balanced,
     divide,
+    met_planes,
     plane_count,
     priced,
     rounded_up,
@@ -67,9 +69,11 @@ if TYPE_CHECKING:
 
 # Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11; see cpu/costs.py.
 SCRATCH_BYTES = 4 << 20  # bytes of scratch memory per thread at most; other methods need < 2 MiB
-CHANNELS = 2048  # channels at most: a transformed panel of more does not fit in L2
+ELEMENTS = 2048  # filter planes x channels at most: a transformed panel of more is not in L2
+PLANES = (1, 4)  # output planes of a load tile whose filters have several planes: choices
 TILES = (14, 28, 42, 56)  # m x m tiles of a load tile of several images: choices
 SUMS_CYCLES = 60  # fixed cycles per register tile: to initialise and store its sums
+PLANE_CYCLES = 25  # fixed cycles per register tile for each filter plane but one (EPYC 9004, Zen 4)
 TILE_CYCLES = 10  # fixed cycles per m x m tile: to locate and to transform it
 TILE_ROW_CYCLES = 40  # fixed cycles per row of m x m tiles
 # Fixed cycles to load or store a part of an image row in NCHW, whose first and last cache lines are
@@ -130,13 +134,15 @@ class Winograd(KernelMethod):
 
     def refusal(self, problem: Problem) -> str:
         """Why it cannot compute `problem`, or an empty string."""
-        plain = problem.kernel == (1, 3, 3) and set(problem.dilation) == {1}
+        plain = problem.kernel[1:] == (3, 3) and problem.dilation[1:] == (1, 1)
         if not plain or problem.stride[1:] != (self.stride, self.stride):
             return f"it needs a 3x3 filter, stride {self.stride} and dilation 1"
         if problem.groups > 1:
             return "it needs groups=1: groups leave too few channels to pay for the transforms"
-        if not 1 <= problem.C <= CHANNELS:
-            return f"it supports 1 to {CHANNELS} channels, not {problem.C}"
+        if not 1 <= problem.kernel[0] * problem.C <= ELEMENTS:
+            most, planes = ELEMENTS // problem.kernel[0], problem.kernel[0]
+            per = f" of filters with {planes} planes" if planes > 1 else ""
+            return f"it supports 1 to {most} channels{per}, not {problem.C}"
         return ""
 
     def view(self, problem: Problem) -> Problem:
@@ -162,15 +168,19 @@ class Winograd(KernelMethod):
         m = self.m
         lanes = arch.lanes(view.itemsize)
         _, p, q = view.output
-        found = set()
+        found, depth = set(), plane_count(view)
         for planes, *extent in tiles(view, near):
             rows, columns = (rounded_up(size, m) for size in extent)
+            if view.kernel[0] > 1:
+                # Several planes, so that fewer are loaded and transformed more than once.
+                most = PLANES if near is None else [near.geometry.tile_n]
+                found |= {(balanced(depth, limit), rows, columns) for limit in most}
+                continue
             found.add((1 if near is None else planes, rows, columns))
             # Several planes, so that more tiles use a panel.
             if (rows, columns) == (p, q) and near is None:
                 per_plane = p * q // m**2
-                most = plane_count(view)
-                found |= {(max(1, min(most, t // per_plane)), p, q) for t in TILES}
+                found |= {(max(1, min(depth, t // per_plane)), p, q) for t in TILES}
         geometries = [
             geometry(
                 view, tile=tile, tile_m=arch.tile_pixels, tile_c=max(1, view.C), tile_k=2 * lanes
@@ -191,14 +201,19 @@ class Winograd(KernelMethod):
         """Cycles of one core: transforms, products, loads, and panels from beyond L2."""
         lanes, m = arch.lanes(problem.itemsize), self.m
         xis, sizes = schedule.box_products(g, m), self._sizes(g, problem.itemsize, lanes)
-        boxes = g.tile_n * g.tile_p * g.tile_q // m**2
+        in_plane = g.tile_p * g.tile_q // m**2
+        boxes, planes = g.tile_n * in_plane, schedule.buffered_planes(g, g.tile_n)
         tile_count = schedule.tile_count(g)
         channels, filters = (schedule.ceil_div(size, lanes) for size in (g.C, g.K))
-        heights = schedule.ceil_div(boxes, g.tile_m)
-        part = max(2 * boxes / heights / FMAS_PER_CYCLE, FMA_LATENCY)
-        part = max(part, (boxes / heights + 2) / LOADS_PER_CYCLE) * g.C + SUMS_CYCLES
+        together = int(schedule.planes_together(g, g.tile_n))
+        heights = schedule.ceil_div(together * in_plane, g.tile_m)
+        pixels, elements = together * in_plane / heights, g.C * g.T * met_planes(g)
+        pairs, single = divmod(filters, 2)  # of vectors of filters
+        multiply = pairs * element_cycles(pixels, 2) + single * element_cycles(pixels, 1)
         panels = schedule.panel_count(g)
-        multiply = heights * part * xis * filters / 2
+        multiply = multiply * elements + SUMS_CYCLES * filters / 2
+        multiply += (g.T - 1) * PLANE_CYCLES * panels
+        multiply *= g.tile_n / together * heights * xis
         panel_bytes, scratch = sizes.group_bytes, sizes.scratch(packs=False)
         near = panel_bytes + scratch.total <= arch.l2_bytes
         parts = panels if tile_count == 1 else 1  # a single tile reads each panel when it is packed
@@ -207,22 +222,21 @@ class Winograd(KernelMethod):
         if scratch.total > arch.l2_bytes:  # every panel reads the transformed input again
             far += scratch.boxes * panels / FAR_BYTES_PER_CYCLE
             vector *= FAR_TRANSFORM
-        rows = g.tile_n * g.tile_p / m
-        each = boxes * TILE_CYCLES + rows * TILE_ROW_CYCLES
-        transform_in = boxes * xis * channels * vector + each
-        transform_out = boxes * xis * filters * vector + each * panels
+        each = in_plane * TILE_CYCLES + g.tile_p / m * TILE_ROW_CYCLES  # of a plane
+        transform_in = planes * (in_plane * xis * channels * vector + each)
+        transform_out = boxes * xis * filters * vector + g.tile_n * each * panels
         if not problem.channels_last or any(extent % m for extent in problem.output[1:]):
             transform_out += boxes * m**2 * g.K * STAGED_CYCLES
         cost = COPY_CYCLES if problem.channels_last else TRANSPOSE_CYCLES
         load = scratch.buffer / problem.itemsize * cost
         if not problem.channels_last and g.tile_q < g.Q:
-            load += g.tile_n * (g.tile_p * g.stride_h + g.R - g.stride_h) * g.C * SEGMENT_CYCLES
+            load += planes * (g.tile_p * g.stride_h + g.R - g.stride_h) * g.C * SEGMENT_CYCLES
             transform_out += g.tile_n * g.tile_p * g.K * SEGMENT_CYCLES
         stream = max(multiply, far) + FAR_SHARE * far + transform_out + store_cycles(problem, g)
         threads = thread_count(problem, arch)
         again = load + transform_in + ITEM_CYCLES
         tile, chunk = divide(g, threads, problem.itemsize, stream, again)
-        pack = (g.R * g.S * PACK_CYCLES[0] + xis * TRANSFORM_FILTER_CYCLES) * g.C * g.K
+        pack = (g.R * g.S * PACK_CYCLES[0] + xis * TRANSFORM_FILTER_CYCLES) * g.T * g.C * g.K
         if tile_count > 1 and panel_bytes > FAR_BYTES:
             # The whole packed filter is written and read again.
             pack += stream_cycles(panel_bytes)
@@ -253,6 +267,7 @@ class Winograd(KernelMethod):
             self.flushes,
             problem.K,
             problem.C,
+            problem.kernel[0],
             problem.dtype,
             c.arch.vector_bits,
             g.tile_k,
@@ -275,6 +290,12 @@ class Winograd(KernelMethod):
             "k-blocks": blocks_of(g, f" for each of {schedule.box_products(g, m)} products"),
             "work items": geometry_items(g, c.chunk),
         }
+
+
+def element_cycles(pixels: float, vectors: int) -> float:
+    """Cycles to add one element to the sums of a register tile of so many vectors of filters."""
+    fmas = max(vectors * pixels / FMAS_PER_CYCLE, FMA_LATENCY)
+    return max(fmas, (pixels + vectors) / LOADS_PER_CYCLE)
 
 
 @dataclass(frozen=True)

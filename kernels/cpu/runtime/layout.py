@@ -120,7 +120,7 @@ def round_up(size: int) -> int:
 
 def buffer_bytes(g: Geometry, itemsize: int) -> int:
     """Row buffers of one load tile and channel block."""
-    pixels = g.tile_n * schedule.image_rows(g) * schedule.row_pitch(g)
+    pixels = schedule.tile_rows(g) * schedule.row_pitch(g)
     return int(pixels * min(g.C, g.tile_c) * itemsize)
 
 

@@ -128,7 +128,7 @@ class LanesLayout(WeightGradLayout):
         g, itemsize = self.g, self.itemsize
         if self.in_place:
             return ScratchLayout(staging=self.levels * self.item_sums)
-        pixels = g.tile_n * schedule.image_rows(g) * schedule.row_pitch(g)
+        pixels = schedule.tile_rows(g) * schedule.row_pitch(g)
         single = self.group_channels == self.group_filters == 1
         return ScratchLayout(
             buffer=buffer_bytes(g, itemsize) + g.tile_k * itemsize,

@@ -26,9 +26,9 @@ class WinogradLayout(Layout):
     @property
     def group_bytes(self) -> int:
         """Bytes of the transformed filters of a group, with a spare cache line per product."""
-        products = schedule.box_products(self.g, self.m)
-        gaps = schedule.panel_count(self.g) * products * LINE
-        return panel_bytes(self.g, self.lanes, self.itemsize, products) + int(gaps)
+        g, products = self.g, schedule.box_products(self.g, self.m)
+        gaps = schedule.panel_count(g) * products * LINE
+        return panel_bytes(g, self.lanes, self.itemsize, products * g.T) + int(gaps)
 
     @property
     def unloaded_bytes(self) -> int:
@@ -38,19 +38,20 @@ class WinogradLayout(Layout):
     def scratch(self, packs: bool) -> ScratchLayout:
         """Row buffers, transformed input, its products, and a transformed panel."""
         g, m, itemsize, lanes = self.g, self.m, self.itemsize, self.lanes
-        boxes = g.tile_n * g.tile_p * g.tile_q // m**2
+        in_plane = g.tile_p * g.tile_q // m**2
+        boxes, outputs = schedule.buffered_planes(g, g.tile_n) * in_plane, g.tile_n * in_plane
         xis = schedule.box_products(g, m)
         channels = schedule.ceil_div(g.C, lanes) * lanes
-        panel = g.C * g.tile_k * itemsize
-        few = g.R * g.S * min(g.C, lanes) * g.tile_k * itemsize
+        panel = g.T * g.C * g.tile_k * itemsize
+        few = schedule.taps(g) * min(g.C, lanes) * g.tile_k * itemsize
         return ScratchLayout(
             buffer=buffer_bytes(g, itemsize) + lanes * itemsize,  # the last vector may run over it
             staging=g.tile_n * g.tile_p * g.tile_q * g.tile_k * itemsize,
-            runs=RUN_BYTES * schedule.chain_parts(g.C, self.chain),
+            runs=RUN_BYTES * g.T * schedule.chain_parts(g.C, self.chain),
             packing=packing_bytes(g, lanes, itemsize) if packs else 0,
             panel=few if packs else 0,
             boxes=xis * (boxes * channels * itemsize + LINE),
-            products=xis * (boxes * g.tile_k * itemsize + LINE),
+            products=xis * (outputs * g.tile_k * itemsize + LINE),
             transformed=xis * (panel + LINE) if packs else 0,
         )
 
@@ -63,5 +64,5 @@ class WinogradLayout(Layout):
 
 def box_tiles(g: Geometry, m: int) -> list[tuple[int, int]]:
     """All (groups, inner) shapes of register tiles, whose pixels are m x m tiles."""
-    extents = tile_extents(g)
-    return sorted({(1, h) for n, p, q in extents for h in register_heights(g, n * p * q // m**2)})
+    counts = {schedule.planes_together(g, n) * p * q // m**2 for n, p, q in tile_extents(g)}
+    return sorted({(1, height) for count in counts for height in register_heights(g, count)})

@@ -381,7 +381,7 @@ def run_item(blob: Blob, origin: Place, block: int, panels: int, scratch: int) -
                 met = row_count(filter_rows)
                 sum_row_in_place(call, g, span, met, a, to, parts)
             else:
-                a = scratch + (plane * schedule.image_rows(g) + row) * pitch
+                a = scratch + (plane * schedule.output_plane_rows(g) + row) * pitch
                 sum_pixels(call, g, span, taps, slot, a, to, columns)
     if staged:
         store_at(blob, origin, staging=staging, width=width, k=k, filters=filters)

@@ -147,8 +147,8 @@ def activations(call: Call, g: Geometry, origin: Place, c: int, channels: int, b
         return view_in_roles(g, address, plane, g.stride_h * call.x.h, g.stride_w * call.x.w)
     pixel = channels * call.itemsize
     row = schedule.row_pitch(g) * pixel
-    image = schedule.image_rows(g) * row
-    return view_in_roles(g, buffer, image, row, schedule.column_step(g) * pixel)
+    plane = schedule.output_plane_rows(g) * row
+    return view_in_roles(g, buffer, plane, row, schedule.column_step(g) * pixel)
 
 
 class Rows(NamedTuple):

@@ -298,7 +298,7 @@ def _load_tile(form: Format, load_row: Callable[..., Any], recording: bool) -> S
     element_channels = form.channels
 
     def tile_loads(blob: Blob, buffer: int, n: int, p: int, q: int, c: int, channels: int) -> None:
-        """From output pixel (n, p, q) on: per output plane, filter plane, row, phase buffer.
+        """From output pixel (n, p, q) on: per input plane, row, phase buffer.
 
         `c` is the first element of the channel block, counted over all groups, and `channels`
         counts elements too. Where the tile is read in place nothing is copied, and loads are only
@@ -312,11 +312,11 @@ def _load_tile(form: Format, load_row: Callable[..., Any], recording: bool) -> S
         count = min(channels * element_channels, call.channels - c * element_channels)
         pitch = schedule.row_pitch(g) * pixel
         w = q * g.stride_w - g.pad_w
-        for pair in range(planes * g.T):
-            plane, t = n + pair // g.T, pair % g.T
-            image, d = plane // g.Z, schedule.input_plane(g, plane, t)
+        for buffered in range(schedule.buffered_planes(g, planes)):
+            plane, t = schedule.buffered_plane(g, buffered, planes)
+            image, d = (n + plane) // g.Z, schedule.input_plane(g, n + plane, t)
             source_d = schedule.source_plane(g, d)
-            above = pair * schedule.plane_rows(g)
+            above = buffered * schedule.plane_rows(g)
             for a in range(g.phases_h):
                 first_h, first_row = (
                     schedule.first_row(g, p, a),

@@ -104,7 +104,7 @@ def multiply(
                 call.kernels,
                 slot=microkernel_slot(vectors, 1, taps),
                 a=a + schedule.tap_row(g, j) * row,
-                a_plane=schedule.image_rows(g) * row,
+                a_plane=schedule.output_plane_rows(g) * row,
                 a_row=row,
                 a_column=schedule.column_step(g) * pixel,
                 b=b,
@@ -194,7 +194,7 @@ def sum_item(blob: Blob, panel: int, first_tile: int, end_tile: int, scratch: in
         scratch + call.scratch.boxes,
     )
     channel_sums = g.tile_k * call.itemsize * (schedule.taps(g) if call.gradient.taps_inside else 1)
-    buffered = g.tile_n * schedule.image_rows(g) * schedule.row_pitch(g)
+    buffered = schedule.tile_rows(g) * schedule.row_pitch(g)
     single = call.group_channels == 1 and group_filters == 1
     # See Layout.unloaded_bytes: the last lanes read these.
     if not call.in_place and filters * call.itemsize < width:

@@ -125,7 +125,8 @@ def load_x(
         channels=channels,
     )
     row = schedule.row_pitch(g) * pixel
-    return View(buffer, schedule.image_rows(g) * row, row, schedule.column_step(g) * pixel)
+    plane = schedule.output_plane_rows(g) * row
+    return View(buffer, plane, row, schedule.column_step(g) * pixel)
 
 
 def row_offset_of_x(call: Call, g: Geometry, channels: int, j: int) -> int:

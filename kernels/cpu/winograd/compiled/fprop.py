@@ -4,14 +4,16 @@
 
 At stride 2 four outputs take a 5x5 box of the input and 25 products instead of 36. A box is what
 the literature calls a tile of the input or the output, which is a load tile or register tile here.
+Filters of several planes are transformed plane by plane: the products of a box are sums over planes
+and channels, and an input plane is transformed once for all output planes of a load tile.
 
 One work item is a load tile whose rows and columns are multiples of m:
 
     execute the tile's loads into this thread's buffer            (the loads of fprop)
-    input part: every row of boxes, transformed    -> U[xi][box][channel]
+    input part: every row of boxes, transformed    -> U[xi][input plane][box][channel]
     for each panel of the chunk:
-        pack the panel and transform it            -> V[xi][channel][filter] (unless w is packed)
-        for each xi: microkernel, boxes x filters over channels  -> M[xi][box][filter]
+        pack the panel and transform it    -> V[xi][filter plane][channel][filter] (or w is packed)
+        for each xi: microkernel, boxes x filters over planes and channels  -> M[xi][box][filter]
         output part: every row of boxes, transformed -> y, or the staging tile
         staging tile -> residual, activation, layout -> y
 """
@@ -54,7 +56,7 @@ def panel_offset(call: Call, g: Geometry, panel: int, size: int) -> int:
     """Byte offset of V of a panel. A cache line separates its matrices, which would otherwise fall
     into the same few sets of a cache.
     """
-    return panel * size * (g.tile_k * g.C * call.itemsize + LINE)
+    return panel * size * (g.tile_k * g.T * g.C * call.itemsize + LINE)
 
 
 def pack_filters(blob: Blob, target: int, group: int, panel: int, scratch: int) -> None:
@@ -80,28 +82,29 @@ def pack_filters(blob: Blob, target: int, group: int, panel: int, scratch: int) 
             channels=channels,
             scratch=packing,
         )
-        transform_filters(
-            call.kernels,
-            source=plain,
-            row=TAPS * tap,
-            column=tap,
-            target=target + c * channel,
-            xi_stride=g.C * channel + LINE,
-            count=channels * vectors,
-        )
+        for t in range(g.T):
+            transform_filters(
+                call.kernels,
+                source=plain + t * TAPS * TAPS * tap,
+                row=TAPS * tap,
+                column=tap,
+                target=target + (t * g.C + c) * channel,
+                xi_stride=g.T * g.C * channel + LINE,
+                count=channels * vectors,
+            )
 
 
 def transform_boxes(call: Call, g: Geometry, extent: Place, buffer: int, u: Matrices) -> None:
-    """Write U of a load tile: the transforms of all boxes of its planes, rows and columns."""
+    """Write U of a load tile: the transforms of all boxes of its input planes, rows and columns."""
     m = call.winograd
     pixel = g.C * call.itemsize
     row = schedule.row_pitch(g) * pixel
-    rows = schedule.image_rows(g)  # computed once, since it divides
+    rows = schedule.plane_rows(g)  # computed once, since it divides
     row_phase = (schedule.tap_row(g, 1) - schedule.tap_row(g, 0)) * row
     column_phase = (schedule.tap_column(g, 1) - schedule.tap_column(g, 0)) * pixel
     boxes, count = extent[2] // m, schedule.ceil_div(g.C, call.lanes)
     target = u.address
-    for plane in range(extent[0]):
+    for plane in range(schedule.buffered_planes(g, extent[0])):
         for i in range(0, extent[1], m):
             transform_input(
                 call.kernels,
@@ -154,49 +157,69 @@ def untransform_boxes(
             source += boxes * products.row
 
 
-def write_runs(call: Call, g: Geometry, table: int) -> None:
-    """Write the run table that all products share: a run for each chain of channels."""
-    length = schedule.chain_length(g.C, call.chain)
-    for part in range(schedule.chain_parts(g.C, call.chain)):
-        first = part * length
-        memory.write(table, first * call.itemsize)
-        memory.write(table + 8, min(length, g.C - first))
-        memory.write(table + 16, first)
-        memory.write(table + 24, part)
-        memory.write(table + 32, 1)
-        table += RUN_BYTES
+def write_runs(call: Call, g: Geometry, plane: int, table: int) -> None:
+    """Write the run table that all products share, whose input planes have the byte stride `plane`:
+    a run for each filter plane and chain of channels. Few channels of several filter planes are one
+    chain.
+    """
+    length, parts = schedule.chain_length(g.C, call.chain), schedule.chain_parts(g.C, call.chain)
+    together = schedule.chain_rows(g.C, call.chain)
+    for t in range(g.T):
+        left = min(together - t % together, g.T - t)  # filter planes to the end of their chain
+        for part in range(parts):
+            first = part * length
+            memory.write(table, t * plane + first * call.itemsize)
+            memory.write(table + 8, min(length, g.C - first))
+            memory.write(table + 16, t * g.C + first)
+            memory.write(table + 24, t // together * parts + part)
+            memory.write(table + 32, left)
+            table += RUN_BYTES
 
 
 def multiply_boxes(
     call: Call,
     g: Geometry,
-    boxes: int,
+    n: int,
+    extent: Place,
     u: Matrices,
     v: Matrices,
     products: Matrices,
     vectors: int,
     runs: int,
 ) -> None:
-    """Write M: for every xi, boxes x filters summed over channels."""
+    """Write M: for every xi, boxes x filters summed over filter planes and channels, from output
+    plane n on.
+    """
+    in_plane = extent[1] * extent[2] // (call.winograd * call.winograd)
+    together = schedule.planes_together(g, extent[0])
+    gap = (schedule.plane_pitch(g) - 1) * in_plane * u.row  # to the input planes of the next plane
+    parts = schedule.chain_parts(g.C, call.chain)
+    cuts = schedule.cuts(together * in_plane, g.tile_m)
     for xi in range(schedule.box_products(g, call.winograd)):
-        begin = 0
-        for count, tiles in schedule.cuts(boxes, g.tile_m):
-            if tiles == 0:
-                continue
-            multiply_tile(
-                call.kernels,
-                slot=microkernel_slot(vectors, 1, count),
-                a=u.address + xi * u.xi + begin * u.row,
-                a_inner=u.row,
-                b=v.address + xi * v.xi,
-                runs=runs,
-                run_count=schedule.chain_parts(g.C, call.chain),
-                c_in=call.zeros,
-                c_out=products.address + xi * products.xi + begin * products.row,
-                c_out_inner=products.row,
-                tiles=tiles,
-            )
-            begin += tiles * count
+        a, c = u.address + xi * u.xi, products.address + xi * products.xi
+        for plane in range(0, extent[0], together):
+            t, t_end = 0, 1
+            if g.T > 1:
+                t, t_end = schedule.valid_planes(g, n + plane, together)
+            for count, tiles in cuts:
+                if tiles == 0:
+                    continue
+                multiply_tile(
+                    call.kernels,
+                    slot=microkernel_slot(vectors, 1, count),
+                    a=a,
+                    a_inner=u.row,
+                    b=v.address + xi * v.xi,
+                    runs=runs + RUN_BYTES * t * parts,
+                    run_count=(t_end - t) * parts,
+                    c_in=call.zeros,
+                    c_out=c,
+                    c_out_inner=products.row,
+                    tiles=tiles,
+                )
+                a += tiles * count * u.row
+                c += tiles * count * products.row
+            a += gap
 
 
 def run_item(
@@ -207,13 +230,16 @@ def run_item(
     m, (n, p, q) = call.winograd, origin
     size = schedule.box_products(g, m)
     extent = schedule.tile_extent(g, n, p, q)
-    boxes = extent[0] * extent[1] * extent[2] // (m * m)
+    in_plane = extent[1] * extent[2] // (m * m)
+    boxes = extent[0] * in_plane
     load_at(blob, origin, buffer=scratch, c=group * g.C, channels=g.C)
     u_row = schedule.ceil_div(g.C, call.lanes) * call.lanes * call.itemsize
-    u = Matrices(scratch + call.scratch.boxes, boxes * u_row + LINE, u_row)
+    u_plane = in_plane * u_row
+    u_size = schedule.buffered_planes(g, extent[0]) * u_plane
+    u = Matrices(scratch + call.scratch.boxes, u_size + LINE, u_row)
     transform_boxes(call, g, extent, scratch, u)
     runs = scratch + call.scratch.runs
-    write_runs(call, g, runs)
+    write_runs(call, g, u_plane, runs)
     limits = bounds(call)
     overhangs = p + extent[1] > call.p_end or q + extent[2] > call.q_end
     for panel in range(first_panel, end_panel):
@@ -228,9 +254,9 @@ def run_item(
         if call.w.address:
             weights = scratch + call.scratch.transformed
             pack_filters(blob, weights, group, panel, scratch)
-        v = Matrices(weights, g.C * pixel + LINE, pixel)
+        v = Matrices(weights, g.T * g.C * pixel + LINE, pixel)
         products = Matrices(scratch + call.scratch.products, boxes * pixel + LINE, pixel)
-        multiply_boxes(call, g, boxes, u, v, products, vectors, runs)
+        multiply_boxes(call, g, n, extent, u, v, products, vectors, runs)
         first = group * g.K + k
         staging = scratch + call.scratch.staging
         staged = call.stores.staged or overhangs or filters < width
