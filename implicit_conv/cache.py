@@ -93,6 +93,7 @@ SIZED: Recent[Any] = Recent(512)
 # `cpu.plan.planner` and `cpu.engines.kinds`.
 KINDS: Recent[Any] = Recent(1024)
 ENGINES: Recent[Any] = Recent(1024)
+PREPARED: Recent[bool] = Recent(1024)  # kinds of calls whose kernels are loaded, or will be
 CALLS_KEPT = 512  # prepared calls of `conv2d` at most, and those of each plan by their strides
 
 PLANS = Store(512)  # maps (shapes, dtype, options, settings) to plans, for every engine

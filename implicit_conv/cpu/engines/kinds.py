@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterator
 from typing import Any
 
 from implicit_conv.arrays.arrays import Binding
-from implicit_conv.cache import ENGINES, cached_property
+from implicit_conv.cache import ENGINES, PREPARED, cached_property
 from implicit_conv.cpu.candidates.candidate import Query
 from implicit_conv.cpu.candidates.kernel_method import is_loaded
 from implicit_conv.cpu.engines.engine import CpuEngine
@@ -31,8 +31,6 @@ Shape = tuple[int, ...]
 
 class Range(ABC):
     """The engine that serves near sizes of one kind."""
-
-    is_prepared = False  # whether a thread was asked to load what its sizes take
 
     def __init__(self, engine: Any) -> None:
         self.engine = engine
@@ -146,12 +144,13 @@ def known_engine(kind: Hashable, x_shape: Shape, shape: Shape | None = None) -> 
     kept = ENGINES.get((x_shape, shape, kind))
     if kept is not None:
         return kept
-    found: Range | None = ENGINES.get((lengths(x_shape), kind))
+    key = lengths(x_shape), kind
+    found: Range | None = ENGINES.get(key)
     if found is None or (planner.has_choices() and planner.is_measured(found.name)):
         return None
     engine = found.sized(x_shape, shape)
-    if engine is not None and not found.is_prepared:
-        found.is_prepared = True
+    if engine is not None and PREPARED.get(key) is None:
+        PREPARED.keep(key, True)
         prepare_later(found.prepared)
     return engine
 
@@ -179,7 +178,7 @@ def keep_engine(kind: Hashable, engine: Any, shape: Shape | None = None) -> Any:
         taken = None if other is None else range_of(other)
         if taken is not None and taken.is_loaded():
             if seconds(taken.engine) - seconds(engine) < COMPILATION_SECONDS:
-                taken.is_prepared = True
+                PREPARED.keep(key, True)
                 ENGINES.keep(key, taken)
                 prepare_later(functools.partial(_exchanged, key, own))
                 return taken.engine
@@ -190,7 +189,6 @@ def keep_engine(kind: Hashable, engine: Any, shape: Shape | None = None) -> Any:
 def _exchanged(key: Hashable, own: Range) -> Iterator[None]:
     """Prepare a range, and have it serve from then on."""
     yield from own.prepared()
-    own.is_prepared = True
     ENGINES.keep(key, own)
 
 
