@@ -37,6 +37,7 @@ from implicit_conv.cpu.engines.fold_blocks import (
     tile_strides,
 )
 from implicit_conv.cpu.engines.fold_call import FoldCall
+from implicit_conv.cpu.engines.phase_packing import PACK_CYCLES, packs_together
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.plan import planner
 from implicit_conv.cpu.run.call import Arrays, CallForm, contiguous_strides, stand_in
@@ -51,7 +52,8 @@ DTYPES = ("float32", "float64")
 SPREAD_TAP_CYCLES = (
     1.75  # cycles per element of w that is packed from taps which lie a stride apart
 )
-SPREAD_PIXEL_CYCLES = 1.0  # cycles per element of a y beyond L2 that is stored a stride apart
+# Cycles per element of y that no L2 has, for each phase that writes a part of its cache line.
+SPREAD_PIXEL_CYCLES = 0.6
 LAUNCH_SECONDS = 8e-6  # Python starts the launch of a phase
 NO_ACTIVATION = (0.0, -math.inf, math.inf)
 
@@ -288,14 +290,16 @@ def folds_of(
     if found is None:
         return None
     gathered = math.prod(problem.weight_shape) * SPREAD_TAP_CYCLES / arch.hertz
-    elements = math.prod(problem.input_shape)
-    if problem.stride[-1] == 1 or elements * ITEMSIZES[problem.dtype] <= arch.l2_bytes:
-        elements = 0
-    spread = elements * SPREAD_PIXEL_CYCLES / arch.hertz
+    beyond = math.prod(problem.input_shape) - arch.l2_bytes / ITEMSIZES[problem.dtype]
+    writes = 0 if problem.stride[-1] == 1 else problem.stride[-1]
+    spread = max(0.0, beyond) * writes * SPREAD_PIXEL_CYCLES / arch.hertz
     plain = packed = len(phases) * LAUNCH_SECONDS + spread
-    plain += gathered + sum(engine.best.seconds for engine in phases)
     best = [engine.best_packed for engine in phases]
     packed += sum(c.packed_cycles / c.threads / c.arch.hertz for c in best)
+    if packs_together(problem, phases):
+        plain = packed + math.prod(problem.weight_shape) * PACK_CYCLES / arch.hertz
+    else:
+        plain += gathered + sum(engine.best.seconds for engine in phases)
     folds = Folds(
         found if found.seconds(packed=False) < plain else None,
         found if found.seconds(packed=True) < packed else None,
