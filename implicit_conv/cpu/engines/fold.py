@@ -54,6 +54,10 @@ SPREAD_TAP_CYCLES = (
 )
 # Cycles per element of y that no L2 has, for each phase that writes a part of its cache line.
 SPREAD_PIXEL_CYCLES = 0.6
+# Cycles per element of y that is stored a stride apart, by bits of a vector: AVX2 masks stores by
+# an instruction that takes long.
+SPREAD_STORE_CYCLES = {512: 0.0}
+SLOW_SPREAD_STORE_CYCLES = 5.0  # with vectors of other sizes
 LAUNCH_SECONDS = 8e-6  # Python starts the launch of a phase
 NO_ACTIVATION = (0.0, -math.inf, math.inf)
 
@@ -278,6 +282,16 @@ def stand_ins(problem: Problem, products: Problem, blocks: Blocks) -> tuple[Arra
     return x, w, stand_in(shape, problem.dtype, tile_strides(problem, blocks))
 
 
+def spread_cycles(problem: Problem, arch: CpuArch) -> float:
+    """Cycles that phases take to store pixels of rows a stride apart, besides their estimates."""
+    if problem.stride[-1] == 1:
+        return 0.0
+    elements = math.prod(problem.input_shape)
+    beyond = max(0.0, elements - arch.l2_bytes / ITEMSIZES[problem.dtype])
+    stores = SPREAD_STORE_CYCLES.get(arch.vector_bits, SLOW_SPREAD_STORE_CYCLES)
+    return elements * stores + beyond * problem.stride[-1] * SPREAD_PIXEL_CYCLES
+
+
 def folds_of(
     problem: Problem,
     arch: CpuArch,
@@ -290,9 +304,7 @@ def folds_of(
     if found is None:
         return None
     gathered = math.prod(problem.weight_shape) * SPREAD_TAP_CYCLES / arch.hertz
-    beyond = math.prod(problem.input_shape) - arch.l2_bytes / ITEMSIZES[problem.dtype]
-    writes = 0 if problem.stride[-1] == 1 else problem.stride[-1]
-    spread = max(0.0, beyond) * writes * SPREAD_PIXEL_CYCLES / arch.hertz
+    spread = spread_cycles(problem, arch) / arch.hertz
     plain = packed = len(phases) * LAUNCH_SECONDS + spread
     best = [engine.best_packed for engine in phases]
     packed += sum(c.packed_cycles / c.threads / c.arch.hertz for c in best)
