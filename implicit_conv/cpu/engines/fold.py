@@ -267,7 +267,8 @@ def plan(
     product = ProductEngine(products, arch, request, choice, NO_ACTIVATION, products.dtype)
     best, images = choice.best, problem.N * len(blocks.all)
     one = best.packed_cycles
-    packed = images * (one + fold_cycles(problem, blocks))
+    lanes = arch.lanes(ITEMSIZES[problem.dtype])
+    packed = images * (one + fold_cycles(problem, blocks, lanes))
     found = Fold(problem, product, blocks, activation, packed + best.packing, packed)
     return found if found.call_bytes - blocks.tile_bytes <= request.limit else None
 

@@ -27,7 +27,7 @@ from implicit_conv.kernels.preparation import first, prepare
 from implicit_conv.problem.problem import Problem
 
 DTYPES = ("float32", "float64")
-PACK_CYCLES = 0.7  # cycles per element of w that is packed (EPYC 9004, Zen 4, 2026-11)
+PACK_CYCLES = 1.0  # cycles per element of w that is packed (EPYC 9004, Zen 4, 2026-11)
 
 
 def packs_together(problem: Problem, engines: Sequence[CpuEngine]) -> bool:
