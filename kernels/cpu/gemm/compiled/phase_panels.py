@@ -50,6 +50,9 @@ def make_pack_phases(lanes: int) -> Source:
     def pack_phases(blob: Blob, thread: int) -> None:
         call, g = fields(blob).call, fields(blob).geometry
         taps, size = schedule.taps(g), call.itemsize
+        last = 0  # the end of w, up to which whole blocks may be read
+        if call.w.c > 0:
+            last = call.w.address + (g.C - 1) * call.w.c + g.K * call.w.k
         offsets = call.scratch.address + thread * call.scratch.bytes + call.scratch.packing
         panel = next_item(blob, thread)
         while panel < call.items:
@@ -70,12 +73,13 @@ def make_pack_phases(lanes: int) -> Source:
                         rows = min(lanes, filters - k)
                         for e in range(0, taps, lanes):
                             columns = min(lanes, taps - e)
-                            if i + 1 < end:
+                            at = source + i * call.w.c + k * call.w.k + e * size
+                            if i + 1 < end and at + (rows - 1) * call.w.k + lanes * size <= last:
                                 columns = lanes
                             scatter_block(
                                 call.kernels,
                                 1,
-                                source + i * call.w.c + k * call.w.k + e * size,
+                                at,
                                 call.w.k,
                                 to + k * size,
                                 offsets + 8 * e,
