@@ -121,7 +121,15 @@ def test_threads(passes):
 def test_nothing_beyond_w_is_read(passes, channels, filters):
     """Whole blocks have more lanes than taps, and w ends at an inaccessible page."""
     case = Case(
-        C=filters, K=channels, size=(8, 9), kernel=(3, 3), stride=(2, 2), padding=((1, 1), (1, 1))
+        C=filters,
+        K=channels,
+        size=(19,),
+        kernel=(3,),
+        stride=(2,),
+        dilation=(1,),
+        padding=((1, 1),),
+        layout="NCW",
+        weight_layout="KCS",
     )
     for guard in "begin", "end":
         check(Trial(case, "input_grad", padding=case.padding, guard=guard))
