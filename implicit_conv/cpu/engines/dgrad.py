@@ -25,6 +25,7 @@ from implicit_conv.cpu.engines.runner import parse_out_dtype
 from implicit_conv.cpu.engines.stride_phases import (
     Part,
     PhasedCall,
+    bound_phases,
     copied_bytes,
     filter_layout,
     nothing,
@@ -36,11 +37,11 @@ from implicit_conv.cpu.engines.stride_phases import (
 from implicit_conv.cpu.engines.sums import SumEngine
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.plan.planner import least_workspace, workspace_error
-from implicit_conv.cpu.run.call import Call, CallForm, blank, contiguous_strides, stand_in
+from implicit_conv.cpu.run.call import Call, CallForm, blank, stand_in
 from implicit_conv.cpu.run.packed import PackedParts
 from implicit_conv.errors import PlanError
 from implicit_conv.kernels.preparation import imports
-from implicit_conv.problem.options import ITEMSIZES, Activation
+from implicit_conv.problem.options import Activation
 from implicit_conv.problem.phases import MOST_PHASES, Phase, is_covered, phase_count, phases_of
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import Load
@@ -68,6 +69,13 @@ def _range_of() -> Any:
     from implicit_conv.cpu.engines.fold_kinds import range_of
 
     return range_of
+
+
+@imports
+def _phase_packing() -> Any:
+    from implicit_conv.cpu.engines import phase_packing
+
+    return phase_packing
 
 
 @imports
@@ -125,9 +133,20 @@ class DgradEngine(SumEngine):
         return _range_of()(self) if self.folds is not None else None
 
     @property
+    def _engines(self) -> tuple[CpuEngine, ...]:
+        """The plans of the phases that taps reach."""
+        return tuple(part.engine for part in self.parts)
+
+    @property
+    def packs_together(self) -> bool:
+        """Whether one launch packs a plain filter for all phases."""
+        several = len(self.parts) > 1
+        return several and _phase_packing().packs_together(self.problem, self._engines)
+
+    @property
     def phases(self) -> tuple[CpuEngine, ...]:
         """The plans of all phases, after that of pixels which no tap reaches."""
-        found = tuple(part.engine for part in self.parts)
+        found = self._engines
         return found if self.empty is None else (self.empty, *found)
 
     @property
@@ -174,6 +193,9 @@ class DgradEngine(SumEngine):
         folded = 0 if self.folds is None else self.folds.call_bytes
         if self.fold(packed=False) is not None:
             return folded
+        if self.packs_together:
+            panels: int = _phase_packing().panel_starts(self.problem, self._engines)[-1]
+            return max(panels + self.workspace_bytes, folded)
         taken = [
             part.engine.call_bytes_of(
                 stand_ins(self.problem, part.phase, part.engine.best.problem).w
@@ -220,6 +242,8 @@ class DgradEngine(SumEngine):
         yield f"algorithm   {each if count else 'none: no tap reaches a pixel of'} {self.result}"
         if self.refusal:
             yield f"            not in one pass: {self.refusal}"
+        if self.packs_together:
+            yield "            one pass over w packs the filters of all phases"
         if self.empty is not None:
             yield "            pixels that no tap reaches are written first"
         shown: dict[Problem, int] = {}
@@ -286,28 +310,25 @@ class DgradEngine(SumEngine):
         if fold is not None and fold.takes(binding):
             return fold.bound(self.y_shape, binding)
         problem = self.problem
-        axes, filter_axes = problem.array_layout, filter_layout(problem)
         whole = len(self.parts) == 1 and self.empty is None
         y = stand_in(self.y_shape, self.y_dtype, binding.y)
         w = None
         if binding.w is not None:
             w = swapped(problem, blank(problem.weight_shape, problem.filter_dtype, binding.w))
-        calls = []
-        for part in self.parts:
-            pixels = part.pixels(y, axes)
-            strides, added = pixels.strides, binding.residual
-            if added is not None and not whole:
-                strides = contiguous_strides(pixels.shape, pixels.itemsize)
-                added = contiguous_strides(pixels.shape, ITEMSIZES[self.residual_dtype])
-            taps = None if w is None else part.taps(w, filter_axes).strides
-            own = binding._replace(w=taps, y=strides, residual=added)
-            calls.append((part, part.engine.bind(own)))
+        together = w is not None and self.packs_together
+        together = together and _phase_packing().serves(problem, binding.w)
+        own = None if together else w
+        calls = bound_phases(problem, self.parts, y, own, binding, self.residual_dtype, whole)
         empty = None
         if self.empty is not None:
             given = nothing(self.empty)
             x, filters = (array.strides for array in given)
             empty = self.empty.bind(binding._replace(x=x, w=filters)), given
-        return PhasedCall(CallForm(problem, self.y_shape, y.dtype, ()), calls, empty)
+        form = CallForm(problem, self.y_shape, y.dtype, ())
+        if together:
+            in_one: Call = _phase_packing().PackedPhases(form, calls, empty, binding.w)
+            return in_one
+        return PhasedCall(form, calls, empty)
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ from implicit_conv.cpu.engines.fold_blocks import (
     tile_strides,
 )
 from implicit_conv.cpu.engines.fold_call import FoldCall
+from implicit_conv.cpu.engines.phase_packing import PACK_CYCLES, packs_together
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.plan import planner
 from implicit_conv.cpu.run.call import Arrays, CallForm, contiguous_strides, stand_in
@@ -51,7 +52,12 @@ DTYPES = ("float32", "float64")
 SPREAD_TAP_CYCLES = (
     1.75  # cycles per element of w that is packed from taps which lie a stride apart
 )
-SPREAD_PIXEL_CYCLES = 1.0  # cycles per element of a y beyond L2 that is stored a stride apart
+# Cycles per element of y that no L2 has, for each phase that writes a part of its cache line.
+SPREAD_PIXEL_CYCLES = 0.6
+# Cycles per element of y that is stored a stride apart, by bits of a vector: AVX2 masks stores by
+# an instruction that takes long.
+SPREAD_STORE_CYCLES = {512: 0.0}
+SLOW_SPREAD_STORE_CYCLES = 5.0  # with vectors of other sizes
 LAUNCH_SECONDS = 8e-6  # Python starts the launch of a phase
 NO_ACTIVATION = (0.0, -math.inf, math.inf)
 
@@ -261,7 +267,8 @@ def plan(
     product = ProductEngine(products, arch, request, choice, NO_ACTIVATION, products.dtype)
     best, images = choice.best, problem.N * len(blocks.all)
     one = best.packed_cycles
-    packed = images * (one + fold_cycles(problem, blocks))
+    lanes = arch.lanes(ITEMSIZES[problem.dtype])
+    packed = images * (one + fold_cycles(problem, blocks, lanes))
     found = Fold(problem, product, blocks, activation, packed + best.packing, packed)
     return found if found.call_bytes - blocks.tile_bytes <= request.limit else None
 
@@ -276,6 +283,16 @@ def stand_ins(problem: Problem, products: Problem, blocks: Blocks) -> tuple[Arra
     return x, w, stand_in(shape, problem.dtype, tile_strides(problem, blocks))
 
 
+def spread_cycles(problem: Problem, arch: CpuArch) -> float:
+    """Cycles that phases take to store pixels of rows a stride apart, besides their estimates."""
+    if problem.stride[-1] == 1:
+        return 0.0
+    elements = math.prod(problem.input_shape)
+    beyond = max(0.0, elements - arch.l2_bytes / ITEMSIZES[problem.dtype])
+    stores = SPREAD_STORE_CYCLES.get(arch.vector_bits, SLOW_SPREAD_STORE_CYCLES)
+    return elements * stores + beyond * problem.stride[-1] * SPREAD_PIXEL_CYCLES
+
+
 def folds_of(
     problem: Problem,
     arch: CpuArch,
@@ -288,14 +305,14 @@ def folds_of(
     if found is None:
         return None
     gathered = math.prod(problem.weight_shape) * SPREAD_TAP_CYCLES / arch.hertz
-    elements = math.prod(problem.input_shape)
-    if problem.stride[-1] == 1 or elements * ITEMSIZES[problem.dtype] <= arch.l2_bytes:
-        elements = 0
-    spread = elements * SPREAD_PIXEL_CYCLES / arch.hertz
+    spread = spread_cycles(problem, arch) / arch.hertz
     plain = packed = len(phases) * LAUNCH_SECONDS + spread
-    plain += gathered + sum(engine.best.seconds for engine in phases)
     best = [engine.best_packed for engine in phases]
     packed += sum(c.packed_cycles / c.threads / c.arch.hertz for c in best)
+    if packs_together(problem, phases):
+        plain = packed + math.prod(problem.weight_shape) * PACK_CYCLES / arch.hertz
+    else:
+        plain += gathered + sum(engine.best.seconds for engine in phases)
     folds = Folds(
         found if found.seconds(packed=False) < plain else None,
         found if found.seconds(packed=True) < packed else None,

@@ -34,6 +34,7 @@ PART_ELEMENTS = 4096
 # Costs were fitted on an EPYC 9004 (Zen 4, AVX-512), one thread, 2026-11.
 PRODUCT_CYCLES = 0.4  # cycles per product that is added
 FINISH_CYCLES = 0.15  # cycles per element of y
+SINGLE_CYCLES = 2.5  # cycles per short stride of a row of windows that is summed alone
 BLOCK_CYCLES = 30000  # fixed cycles per block: Python starts two launches
 
 
@@ -163,13 +164,31 @@ def filters_together(problem: Problem) -> int:
     return int(min(problem.C, ceil_div(LINE // ITEMSIZES[problem.dtype], taps)))
 
 
-def fold_cycles(problem: Problem, blocks: Blocks) -> float:
+def single_strides(problem: Problem, lanes: int) -> int:
+    """The short strides of a row of windows that are not summed as parts of a vector."""
+    taps, stride, pixels = problem.kernel[-1], problem.stride[-1], problem.output[-1]
+    if stride >= lanes // 2:
+        return 0
+    overlap = ceil_div(taps, stride)
+    last = taps - (overlap - 1) * stride
+    joins = lanes % stride == 0 and last & (last - 1) == 0
+    inside = max(0, pixels - overlap + 1)
+    together = inside // (lanes // stride) * (lanes // stride) if joins else 0
+    return pixels + overlap - 1 - together
+
+
+def fold_cycles(problem: Problem, blocks: Blocks, lanes: int) -> float:
     """Cycles of one core to fold the products of a block, and to finish what it writes of y."""
+    rows = blocks.pixels // problem.output[-1] * problem.C * math.prod(problem.kernel[:2])
+    if blocks.axis == 2:
+        rows = problem.C * math.prod(problem.kernel[:2])
+    single = rows * single_strides(problem, lanes)
     products = blocks.pixels * problem.C * math.prod(problem.kernel)
     written = problem.C * math.prod(problem.size) / len(blocks.all)
     far = blocks.tile_bytes > 2 * TILE_BYTES  # then it is written to a far cache, and read again
     stream = far * 2 * blocks.tile_bytes / FAR_BYTES_PER_CYCLE
-    return BLOCK_CYCLES + products * PRODUCT_CYCLES + written * FINISH_CYCLES + stream
+    summed = products * PRODUCT_CYCLES + single * SINGLE_CYCLES
+    return BLOCK_CYCLES + summed + written * FINISH_CYCLES + stream
 
 
 def is_row(problem: Problem, strides: tuple[int, ...]) -> bool:

@@ -57,7 +57,8 @@ class FoldRange(Range):
         choice = Choice((c,), (), near=old.product.choice.near or planner.words(near))
         options = old.product.arch, old.product.request, choice, NO_ACTIVATION
         product = ProductEngine(products, *options, products.dtype)
-        packed = view.N * len(blocks.all) * (c.packed_cycles + fold_cycles(view, blocks))
+        block = c.packed_cycles + fold_cycles(view, blocks, c.lanes)
+        packed = view.N * len(blocks.all) * block
         fold = Fold(view, product, blocks, old.activation, packed + c.packing, packed)
         found = Folds(plain=fold)
         return type(self.engine)(problem, (), None, self.engine.out_dtype, folds=found)

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from implicit_conv.arrays.arrays import Array, numpy_dtype, ordered, with_own_strides
+from implicit_conv.arrays.arrays import Array, Binding, numpy_dtype, ordered, with_own_strides
 from implicit_conv.cpu.engines.engine import CpuEngine
-from implicit_conv.cpu.run.call import Arrays, Call, CallForm, stand_in
+from implicit_conv.cpu.run.call import Arrays, Call, CallForm, contiguous_strides, stand_in
 from implicit_conv.problem.options import ITEMSIZES, WEIGHT_LAYOUTS_OF
 from implicit_conv.problem.phases import Phase
 from implicit_conv.problem.problem import Problem
@@ -115,6 +115,31 @@ def nothing(empty: CpuEngine) -> tuple[Array, Array]:
     dtype = numpy_dtype(empty.problem.dtype)
     w_dtype = numpy_dtype(empty.problem.filter_dtype)
     return np.empty(empty.x_shape, dtype), np.empty(empty.problem.weight_shape, w_dtype)
+
+
+def bound_phases(
+    problem: Problem,
+    parts: Sequence[Part],
+    y: Array,
+    w: Array | None,
+    binding: Binding,
+    residual_dtype: str,
+    whole: bool,
+) -> list[tuple[Part, Call]]:
+    """The calls of phases for arrays of these strides; without `w` they read packed filters. One
+    phase may have the `whole` array.
+    """
+    calls = []
+    for part in parts:
+        pixels = part.pixels(y, problem.array_layout)
+        strides, added = pixels.strides, binding.residual
+        if added is not None and not whole:
+            strides = contiguous_strides(pixels.shape, pixels.itemsize)
+            added = contiguous_strides(pixels.shape, ITEMSIZES[residual_dtype])
+        taps = None if w is None else part.taps(w, filter_layout(problem)).strides
+        own = binding._replace(w=taps, y=strides, residual=added)
+        calls.append((part, part.engine.bind(own)))
+    return calls
 
 
 class PhasedCall(Call):

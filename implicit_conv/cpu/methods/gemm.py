@@ -43,7 +43,7 @@ from implicit_conv.cpu.methods.gemm_tilings import (
     tilings,
 )
 from implicit_conv.cpu.run.call import Arrays, as_row, is_contiguous, is_row
-from implicit_conv.cpu.run.packed import PackedOrder
+from implicit_conv.cpu.run.packed import PackedOrder, PanelOrder
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.gemm.layout import GemmLayout
 from implicit_conv.problem.problem import Problem
@@ -158,7 +158,8 @@ class Gemm(KernelMethod):
             g.tile_k,
             g.remainders_w,
         )
-        return PackedOrder(key, c.layout.packed_bytes)
+        kind = PanelOrder if self.channels == 1 else PackedOrder
+        return kind(key, c.layout.packed_bytes)
 
     def accepts(self, c: Candidate, arrays: Arrays) -> bool:
         """Reading in place needs contiguous channels, and one row needs pixels that form one."""

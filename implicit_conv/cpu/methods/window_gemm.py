@@ -95,7 +95,7 @@ class WindowGemm(Gemm):
     def packed(self, c: Candidate) -> PackedOrder:
         """Panels of filters whose taps along W are channels."""
         order = super().packed(c)
-        return replace(order, key=("window panels", *order.key[1:]))
+        return PackedOrder(("window panels", *order.key[1:]), order.bytes)
 
     def filter_bytes(self, c: Candidate, w: Array | None = None) -> int:
         """Bytes of the packed filter, and of the copy whose taps and channels are contiguous."""

@@ -59,6 +59,11 @@ class PlainOrder(PackedOrder):
         return w.transpose(["KCTRS".index(letter) for letter in self.layout]).tobytes()
 
 
+@dataclass(frozen=True)
+class PanelOrder(PackedOrder):
+    """The order of `kernels.cpu.gemm.panels`, with words of one channel."""
+
+
 @dataclass(frozen=True, eq=False)
 class PackedFilter:
     """A filter in the layout that the chosen kernel expects.

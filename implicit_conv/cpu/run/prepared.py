@@ -18,7 +18,7 @@ class PreparedCall:
     strides and dtypes with those that they had; see `Plan.prepare`.
     """
 
-    __slots__ = ("_arrays", "_compute", "_differing", "_filters", "out")
+    __slots__ = ("_arrays", "_compute", "_differing", "_filter", "out")
 
     def __init__(self, engine: Any, x: Any, w: Any, bias: Any, residual: Any, out: Any) -> None:
         first, second = engine.operands(x, w)
@@ -36,11 +36,11 @@ class PreparedCall:
             )
         packed = repeated.key is not None
         self.out: Array = out
-        self._filters = w  # packed parts are read by address, and are no array
         self._arrays = x, w.panels if packed else w, None, residual, out
         differing = Record(*self._arrays, fixed=True).comparison()
         assert differing is not None
         self._differing = differing
+        self._filter = w  # a packed filter owns the memory at the addresses that are its operand
         self._compute = repeated.call.prepared(x, w.operand if packed else w, bias, out, residual)
 
     def __call__(self) -> Array:

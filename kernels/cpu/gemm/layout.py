@@ -28,6 +28,9 @@ from implicit_conv.kernels.geometry import Geometry
 # Bytes of an entry of a run table, which is (offset in A, length, offset in B, number of its chain,
 # runs from this one to the last of its chain).
 RUN_BYTES = 40
+# Bytes of a tap in the table by which all stride phases are packed: (offset of the phase's panels,
+# taps of the phase, number of the tap among them, channels of a channel block).
+PHASE_TAP_BYTES = 32
 MOST_ELEMENTS = 1 << 47  # elements of a filter at most: see implicit_conv.problem.problem
 
 SPAN = 4  # elements among which a filter's taps are, per tap, that packing transposes at most

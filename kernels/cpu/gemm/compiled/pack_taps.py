@@ -39,6 +39,9 @@ from implicit_conv.kernels.geometry import Geometry
 
 CHANNELS_AHEAD = 2  # channels between the one that is packed and the one that is prefetched
 CACHE_LINE = 64  # bytes
+# Bytes of a row between the filters that are packed and those that are prefetched, which are of a
+# later panel: with those of the next panel, a line that two panels share would be waited for.
+AHEAD_BYTES = 256
 
 
 @functools.cache
@@ -87,16 +90,21 @@ def _make_each_tap(pack_tap: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _make_filters(lanes: int, form: Format) -> Callable[..., Any]:
-    size = storage.SIZES[form.w]
+    size, itemsize = storage.SIZES[form.w], storage.SIZES[form.panel]
     move = convert.make_move(form.w, form.panel, lanes)
+    move_vector = convert.make_move_vector(form.w, form.panel, lanes)
 
     def move_filters(call: Call, block: Block) -> None:
         target, source, filters, channels, pitch = block
+        whole = filters // lanes * lanes
         for i in range(channels):
-            row = source + i * call.w.c
-            memory.prefetch(row + filters * size)  # the next panel
-            memory.prefetch(row + 2 * filters * size - 1)
-            move(target + i * pitch, row, filters)
+            row, to = source + i * call.w.c, target + i * pitch
+            for line in range(0, filters * size, CACHE_LINE):
+                memory.prefetch(row + AHEAD_BYTES + line)
+            for k in range(0, whole, lanes):
+                move_vector(to + k * itemsize, row + k * size)
+            if whole < filters:
+                move(to + whole * itemsize, row + whole * size, filters - whole)
 
     return _make_each_tap(move_filters)
 

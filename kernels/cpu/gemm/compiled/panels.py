@@ -28,8 +28,6 @@ from implicit_conv.kernels.cpu.runtime.table import PACK_BLOCK
 from implicit_conv.kernels.cpu.tile.storage import Format
 from implicit_conv.kernels.geometry import Geometry
 
-CHANNELS_AHEAD = 2  # channels between the one that is packed and the one that is prefetched
-CACHE_LINE = 64  # bytes
 WORD_BYTES = 4  # bytes of a word of several channels
 
 

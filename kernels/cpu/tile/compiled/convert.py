@@ -229,9 +229,14 @@ def make_convert(source: Stored, target: Stored, lanes: int) -> Any:
 @functools.cache
 def make_move_element(source: Stored, target: Stored) -> Any:
     """move_element(to, at): copy one element and convert it."""
+    return make_move_vector(source, target, 1)
+
+
+def make_move_vector(source: Stored, target: Stored, lanes: int) -> Any:
+    """move_vector(to, at): copy `lanes` contiguous elements and convert them."""
     if source == target:
-        return memory.copy_bytes(SIZES[source])
-    return make_convert(source, target, 1)
+        return memory.copy_bytes(lanes * SIZES[source])
+    return make_convert(source, target, lanes)
 
 
 @functools.cache

@@ -1,0 +1,121 @@
+"""Packing the filters of all stride phases at once: one pass over w serves all of them.
+
+The taps of a phase lie a stride apart, so that packing them phase by phase reads every cache line
+of w several times, and takes 3 to 8 cycles per element (EPYC 9004, 2026-11).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from implicit_conv.arrays.arrays import Array, ordered
+from implicit_conv.cpu.candidates.problem_views import spatial
+from implicit_conv.cpu.engines.engine import CpuEngine
+from implicit_conv.cpu.engines.fold_blocks import is_row
+from implicit_conv.cpu.engines.stride_phases import Part, PhasedCall, filter_layout
+from implicit_conv.cpu.run.call import Call, CallForm, blank
+from implicit_conv.cpu.run.packed import PanelOrder
+from implicit_conv.kernels import schedule
+from implicit_conv.kernels.cpu.gemm.layout import PHASE_TAP_BYTES
+from implicit_conv.kernels.cpu.runtime.layout import round_up
+from implicit_conv.kernels.cpu.runtime.pool import POOL
+from implicit_conv.kernels.preparation import first, prepare
+from implicit_conv.problem.problem import Problem
+
+DTYPES = ("float32", "float64")
+PACK_CYCLES = 1.0  # cycles per element of w that is packed (EPYC 9004, Zen 4, 2026-11)
+
+
+def packs_together(problem: Problem, engines: Sequence[CpuEngine]) -> bool:
+    """Whether one launch packs the filters of these phases: all read the same kind of panels, each
+    tap is in one of them, and memory is not limited, of which it takes more.
+    """
+    if problem.groups > 1 or problem.dtype not in DTYPES or len(engines) < 2:
+        return False
+    if any(engine.request.max_workspace is not None for engine in engines):
+        return False
+    taps = sum(math.prod(engine.problem.kernel) for engine in engines)
+    return taps == math.prod(problem.kernel) and all(
+        isinstance(engine.best_packed.packed, PanelOrder) for engine in engines
+    )
+
+
+def panel_starts(problem: Problem, engines: Sequence[CpuEngine]) -> list[int]:
+    """The byte offset of the panels of each phase, after the table of taps; then their end."""
+    starts = [round_up(PHASE_TAP_BYTES * math.prod(problem.kernel))]
+    for engine in engines:
+        starts.append(starts[-1] + round_up(engine.packed_bytes))
+    return starts
+
+
+def serves(problem: Problem, strides: tuple[int, ...]) -> bool:
+    """Whether a w of these strides can be packed: the filters and taps of a channel are a row."""
+    return is_row(spatial(problem), strides)
+
+
+def tap_table(problem: Problem, parts: Sequence[Part], w: Array) -> Any:
+    """The table of taps of a filter with the strides of `w`; see `kernels.cpu.gemm`."""
+    starts = panel_starts(problem, [part.engine for part in parts])
+    found = np.zeros((math.prod(problem.kernel), PHASE_TAP_BYTES // 8), np.int64)
+    for start, part in zip(starts, parts, strict=False):
+        c = part.engine.best_packed
+        g = c.geometry
+        taps = ordered(part.taps(w, filter_layout(problem)), c.problem.filter_axes)
+        place = taps.ctypes.data - w.ctypes.data
+        for row in range(g.T * g.R):
+            for number in range(g.S):
+                indices = *divmod(row, g.R), schedule.column_tap(g, number)
+                steps = zip(indices, taps.strides[2:], strict=True)
+                element = (place + sum(i * step for i, step in steps)) // w.itemsize
+                found[element] = start, g.T * g.R * g.S, row * g.S + number, g.tile_c
+    return found
+
+
+class PackedPhases(PhasedCall):
+    """The prepared calls of all phases, which read panels, and the launch that packs them."""
+
+    __slots__ = ("_packing", "_starts", "_table")
+
+    def __init__(
+        self,
+        form: CallForm,
+        calls: Sequence[tuple[Part, Call]],
+        empty: tuple[Call, tuple[Array, Array]] | None,
+        strides: tuple[int, ...],
+    ) -> None:
+        """`strides` are those of w, which a pass `serves`."""
+        super().__init__(form, calls, empty)
+        problem, parts = form.problem, [part for part, _ in calls]
+        self._starts = panel_starts(problem, [part.engine for part in parts])
+        w = blank(problem.weight_shape, problem.filter_dtype, strides)
+        self._table = tap_table(problem, parts, w).reshape(-1).view(np.uint8)
+        self._packing = prepare(self._prepared, problem, parts[0].engine, w)
+
+    def _prepared(self, problem: Problem, engine: CpuEngine, w: Array) -> Any:
+        """The launch that packs."""
+        first("packing of phases")
+        from implicit_conv.kernels.cpu.gemm.phase_packing import prepare_phase_packing
+
+        c = engine.best_packed
+        k, channels = (w.strides[axis] for axis in spatial(problem).filter_axes[1::-1])
+        g = c.geometry._replace(T=1, R=1, S=math.prod(problem.kernel))
+        given = g, c.lanes, problem.dtype, (k, channels), c.threads, engine.request.compiler
+        return prepare_phase_packing(*given)
+
+    def _compute(
+        self, x: Array, w: Any, bias: Any, y: Array, residual: Array | None, scale: Any
+    ) -> None:
+        """See `Call`; `w` is a plain filter."""
+        block = POOL.take(self._starts[-1])
+        try:
+            memory: Any = block.memory
+            memory[: self._table.size] = self._table
+            self._packing.run(w, w, w, block.address)
+            panels = tuple(block.address + start for start in self._starts[:-1])
+            super()._compute(x, panels, bias, y, residual, scale)
+        finally:
+            POOL.give(block)
