@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from perf import changes, changing, kinds, report
+from perf import changes, changing, kinds, opponents, report
 from perf.__main__ import main
 from perf.operators import inputs_of, torch_operator
 from perf.record import read, validate
@@ -111,6 +111,7 @@ def changed(tmp_path, monkeypatch, quiet):
 
     monkeypatch.setattr(changing, "callers", callers)
     monkeypatch.setattr(changing, "find_spec", lambda name: name != "dask")
+    monkeypatch.setattr(opponents, "find_spec", lambda name: True)
     path = tmp_path / "changing.json"
     options = ["run", "--suite", "changing", "--sizes", "5", "--threads", "1"]
     assert main([*options, "-o", str(path)]) == 0

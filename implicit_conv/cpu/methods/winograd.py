@@ -216,7 +216,8 @@ class Winograd(KernelMethod):
         multiply *= g.tile_n / together * heights * xis
         panel_bytes, scratch = sizes.group_bytes, sizes.scratch(packs=False)
         near = panel_bytes + scratch.total <= arch.l2_bytes
-        parts = panels if tile_count == 1 else 1  # a single tile reads each panel when it is packed
+        # A single tile reads each panel when it is packed; without filters there is none.
+        parts = max(1, panels) if tile_count == 1 else 1
         far = 0.0 if near else parts * stream_cycles(panel_bytes / parts)
         vector = TRANSFORM_CYCLES[m]
         if scratch.total > arch.l2_bytes:  # every panel reads the transformed input again
