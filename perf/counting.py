@@ -19,7 +19,6 @@ from implicit_conv.arrays.arrays import Binding, numpy_dtype
 from implicit_conv.cpu.candidates.kernel_method import operator
 from implicit_conv.cpu.engines.engine import CpuEngine
 from implicit_conv.cpu.engines.executed_loads import executed_loads
-from implicit_conv.cpu.run import call as cpu_call
 from implicit_conv.kernels.cpu.depthwise.compiled import microkernel as depthwise_microkernel
 from implicit_conv.kernels.cpu.depthwise.layout import row_shapes
 from implicit_conv.kernels.cpu.few_outputs import compiled as few_outputs
@@ -29,10 +28,10 @@ from implicit_conv.kernels.cpu.operator import Operator
 from implicit_conv.kernels.cpu.planar_depthwise.compiled import sum_plane
 from implicit_conv.kernels.cpu.planar_gemm.compiled import microkernel as pixel_microkernel
 from implicit_conv.kernels.cpu.planar_gemm.layout import tail_filters
-from implicit_conv.kernels.cpu.runtime import launch, table
+from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.runtime.call import PlanarGemm
 from implicit_conv.kernels.cpu.runtime.compiled.part import Part
-from implicit_conv.kernels.cpu.runtime.pool import Block, aligned_bytes
+from implicit_conv.kernels.cpu.runtime.pool import POOL, Block, aligned_bytes
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.schedule import ceil_div
 from implicit_conv.operators.plan import Engine
@@ -74,7 +73,7 @@ def memory_of(function: Callable[[], object]) -> Memory:
     """Memory of a function that convolves; its result is part of the peak."""
     function()  # compiled kernels and caches are not counted
     pool = CountingPool()
-    with mock.patch.object(cpu_call, "POOL", pool), mock.patch.object(launch, "POOL", pool):
+    with mock.patch.multiple(POOL, take=pool.take, give=pool.give):
         tracemalloc.start()
         try:
             function()

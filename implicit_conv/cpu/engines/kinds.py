@@ -148,6 +148,10 @@ def known_engine(kind: Hashable, x_shape: Shape, shape: Shape | None = None) -> 
     found: Range | None = ENGINES.get(key)
     if found is None or (planner.has_choices() and planner.is_measured(found.name)):
         return None
+    first = found.engine
+    sized = first.w_shape if first.names[1] == "dy" else first.y_shape
+    if x_shape == first.x_shape and shape in (None, sized):
+        return first  # its call failed, or was dropped
     engine = found.sized(x_shape, shape)
     if engine is not None and PREPARED.get(key) is None:
         PREPARED.keep(key, True)
