@@ -15,7 +15,7 @@ from method_page import FILES, ROOT, TEXT
 
 PLANNER = "implicit_conv/cpu/plan/planner.py"
 CODE = "kernels/cpu/outer_product_compiled.py"
-CONFORM = "python -m pytest -m 'slow or not slow' tests/cpu/test_conformance.py -k OuterProduct"
+CONFORM = 'python -m pytest -m "slow or not slow" tests/cpu/test_conformance.py -k OuterProduct'
 SHORTER = {"-m 'slow or not slow'": "", "--seconds 600": "--seconds 10"}
 COMMANDS = [
     line
