@@ -163,8 +163,8 @@ class Step:
         the order in which the plan of this operator wants them.
         """
         engine = self.plan.engine
-        keys = tuple(part.best_packed.packed.key for part in _parts(engine))
-        return type(engine), self._b.shape, self._b.strides, self._dtype, keys
+        key = engine.packed_key  # of phases, or of the fold in their place
+        return type(engine), self._b.shape, self._b.strides, self._dtype, key
 
     def pack(self, b: Array) -> Any:
         """The filter b, an array with the axes of the tensor, in the order that the plan reads."""
