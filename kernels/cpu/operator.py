@@ -357,9 +357,13 @@ class Operator(ABC):
         return {table.STORE_TILE: store, **self._own_parts()}
 
     def _fill(self, parts: dict[int, Code]) -> None:
-        """Compile or load parts into the kernel table."""
+        """Compile or load parts into the kernel table, which other sizes may share: a slot keeps
+        its part.
+        """
         for slot, part in parts.items():
-            self.table[slot] = self._address(part)
+            address = self._address(part)
+            assert self.table[slot] in (0, address), f"two parts for slot {slot}: {part}"
+            self.table[slot] = address
 
     def _address(self, wanted: Code) -> int:
         return wanted.address(self.build.compiler)

@@ -4,6 +4,7 @@ import functools
 import threading
 import time
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -219,6 +220,24 @@ def test_another_thread_prepares_what_other_sizes_take(monkeypatch):
         time.sleep(0.01)
 
 
+@pytest.mark.parametrize("start", ["_thread.start_new_thread", "threading.Thread.start"])
+def test_what_waits_is_prepared_when_a_thread_can_be_started_again(monkeypatch, start):
+    def refused(*given):
+        raise RuntimeError("can't start new thread")
+
+    done = []
+    with monkeypatch.context() as tight:
+        tight.setattr(start, refused)
+        preparation.prepare_later(lambda: done.append("first") or ())
+        while preparation._later:
+            time.sleep(0.01)
+    assert not done
+    preparation.prepare_later(lambda: done.append("second") or ())
+    while preparation._later:
+        time.sleep(0.01)
+    assert done == ["first", "second"]
+
+
 def test_sizes_that_flow_by_leave_kinds_and_fixed_sizes(monkeypatch, searches):
     monkeypatch.setattr(cache, "CALLS_KEPT", 8)
     w = np.ones((4, 3, 3, 3), np.float32)
@@ -245,6 +264,22 @@ def test_a_call_that_is_not_kept_has_its_engine_kept(monkeypatch):
         time.sleep(0.01)
     here = [shape for _, shape, *_ in sized if shape[3] == 19 and shape[2] == 20]
     assert 1 <= len(here) <= 4  # by one call, and by the thread that prepares
+
+
+def test_windows_of_as_many_words_share_no_loads():
+    """Windows of three and of four pixels are two pairs of bfloat16, and any stride is one."""
+    rng = np.random.default_rng(0)
+    x = integers(rng, (1, 9, 40, 1))
+    calls = []
+    for taps, stride in ((4, 1), (3, 1), (4, 2), (3, 2)):
+        w = integers(rng, (4, 1, 3, taps))
+        given = {"stride": (1, stride), "layout": "NHWC"}
+        problem = ic.plan_conv2d(x.shape, w.shape, **given).problem
+        own = x.astype(ml_dtypes.bfloat16), w.astype(ml_dtypes.bfloat16)
+        call = functools.partial(ic.conv2d, *own, **given, out_dtype="float32")
+        calls.append((call, convolved(problem, x, w)))
+    for call, expected in calls * 2:
+        np.testing.assert_array_equal(call(), expected)
 
 
 @pytest.mark.parametrize("padding", ["same", "valid", "full", 1, ((0, 2), (1, 0))])

@@ -169,10 +169,13 @@ def is_loaded(c: Candidate, formats: Formats) -> bool:
 
 
 def _key(c: Candidate, formats: Formats) -> object:
-    """What candidates of all sizes have in common."""
+    """What candidates of all sizes have in common; a view, whose geometry it is, may hide taps and
+    strides of its problem.
+    """
     problem = c.problem
     fixed = problem.dtypes, problem.C, problem.K, problem.groups, problem.layout
-    return c.method, FIXED(c.geometry), fixed, c.arch, formats
+    window = problem.kernel, problem.stride, problem.dilation
+    return c.method, FIXED(c.geometry), fixed, window, c.arch, formats
 
 
 def _new_operator(c: Candidate, formats: Formats) -> Operator:
