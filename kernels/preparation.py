@@ -161,15 +161,31 @@ def prepare_later(function: Callable[[], Iterable[object]]) -> None:
     a lock while it compiles, but none between two items: other threads and forks wait for one.
     """
     _waiting.append(function)
-    if not _later:
-        later = _Later(lambda: None)
-        _later.add(later)
-        with contextlib.suppress(RuntimeError):  # no thread can be started
-            _thread.start_new_thread(later.start, ())
+    _start_later()
+
+
+def _start_later() -> None:
+    """Start a thread that prepares what waits, unless one runs; if none can be started, the next
+    `prepare_later` tries again.
+    """
+    if _later:
+        return
+    later = _Later(lambda: None)
+    _later.add(later)
+    try:
+        _thread.start_new_thread(later.start, ())
+    except RuntimeError:
+        _later.discard(later)
 
 
 class _Later(_Task):
     """The thread of `prepare_later`."""
+
+    def start(self) -> None:
+        """Start the thread with the stack of a task."""
+        super().start()
+        if self.ident is None:
+            _later.discard(self)
 
     def run(self) -> None:
         """Go through what waits, until nothing does; this thread then compiles for itself."""
@@ -182,6 +198,8 @@ class _Later(_Task):
             except Exception:
                 logging.getLogger("implicit_conv").debug("not prepared", exc_info=True)
         _later.discard(self)
+        if _waiting and threading.main_thread().is_alive():  # since this thread looked last
+            _start_later()
 
 
 def checkpoint() -> None:
