@@ -162,7 +162,7 @@ class Step:
         """What a packed filter depends on besides the bytes of the filter b: how they are read, and
         the order in which the plan of this operator wants them.
         """
-        engine = self.plan.engine
+        engine: Any = self.plan.engine
         key = engine.packed_key  # of phases, or of the fold in their place
         return type(engine), self._b.shape, self._b.strides, self._dtype, key
 
