@@ -93,6 +93,7 @@ SIZED: Recent[Any] = Recent(512)
 # `cpu.plan.planner` and `cpu.engines.kinds`.
 KINDS: Recent[Any] = Recent(1024)
 ENGINES: Recent[Any] = Recent(1024)
+SIZES: Recent[Any] = Recent(256)  # maps kinds of calls with one size to engines
 PREPARED: Recent[bool] = Recent(1024)  # kinds of calls whose kernels are loaded, or will be
 CALLS_KEPT = 512  # prepared calls of `conv2d` at most, and those of each plan by their strides
 
@@ -146,3 +147,4 @@ def clear() -> None:
     SIZED.clear()
     KINDS.clear()
     ENGINES.clear()
+    SIZES.clear()

@@ -277,14 +277,14 @@ def _run_first(
         x, w = map(as_array, operator.names, given)
     else:
         x, w, device = _foreign(operator.names, x, w, device)
-    kind, shape, engine = None, None, cast(Any, None)
+    kind, shape, engine, comes_again = None, None, cast(Any, None), True
     if key is not None and isinstance(x, np.ndarray) and not depends_on_size(*window[1::-1]):
         shape, fixed = operator.divided(own)
         filters: Any = (w.shape, w.strides)
         if operator.names[1] != "w":  # the gradient of a result, which has a size
             shape, filters = w.shape, w.ndim
         kind = operator, x.ndim, x.dtype, filters, w.dtype, key[-4], fixed, *key[-2:]
-        engine = known_engine(kind, x.shape, shape)
+        engine, comes_again = known_engine(kind, x.shape, shape)
     if engine is None:
         options = operator.options(*window, *own, *method[:-1], device)
         try:
@@ -296,7 +296,7 @@ def _run_first(
         engine = plan.engine if kind is None else keep_engine(kind, plan.engine, shape)
     y: Any = engine.run(x, w, bias, residual, out, scale)
     if key is not None:
-        call = engine.repeated(given, (x, w), bias, residual, out, y)
+        call = engine.repeated(given, (x, w), bias, residual, out, y) if comes_again else None
         if call is not None:
             keep_recent(key, call)
         elif kind is not None:

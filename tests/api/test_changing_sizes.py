@@ -15,6 +15,7 @@ from implicit_conv.cpu.plan import planner, tuning_cache
 from implicit_conv.kernels import preparation
 from implicit_conv.kernels.cpu.runtime import code
 from implicit_conv.kernels.disk import Store
+from implicit_conv.operators import dispatch
 from implicit_conv.problem import reference
 from implicit_conv.problem.options import LAYOUTS_OF
 from implicit_conv.problem.problem import Problem
@@ -165,6 +166,35 @@ def test_folds_of_sizes_in_several_ranges(taps, stride, given, searches):
         x = integers(rng, (1, 24, pixels))
         ic.conv_transpose1d(x, w, stride=stride, padding=1, output_padding=stride - 1)
     assert len(searches) <= 3
+
+
+@pytest.mark.parametrize("groups", [1, 4, 24])
+@pytest.mark.parametrize("given", ["output_padding", "output_size", "input_shape"])
+@pytest.mark.parametrize("last", [False, True])
+def test_near_sizes_of_gradients_need_no_plan(groups, given, last, monkeypatch):
+    """Transposed convolutions and input gradients by phases, or in one pass if depthwise."""
+    rng, plans = np.random.default_rng(13), []
+    make = dispatch._make_cpu_plan
+    monkeypatch.setattr(
+        dispatch, "_make_cpu_plan", lambda *task: plans.append(task[1]) or make(*task)
+    )
+    w, bias = integers(rng, (24, 24 // groups, 3, 3)), integers(rng, 24)
+    options = {"stride": 2, "padding": 1, "groups": groups, "layout": "NHWC" if last else "NCHW"}
+    first = (lambda x: np.moveaxis(x, 1, -1)) if last else np.asarray
+    for number, (p, q) in enumerate(((20, 24), (31, 17), (17, 31), (22, 22), (40, 20), (33, 30))):
+        x, added = integers(rng, (1 + number % 2, 24, p, q)), number % 2
+        size = 2 * p - 1 + added, 2 * q - 1 + added
+        shape = len(x), 24, *size
+        expected = reference.input_grad(x, w, shape, groups=groups, **WINDOW)
+        if given == "input_shape":
+            whole = first(np.empty(shape)).shape
+            y = ic.conv2d_input_grad(np.ascontiguousarray(first(x)), w, whole, **options)
+        else:
+            own = {given: added if given == "output_padding" else size}
+            y = ic.conv_transpose2d(np.ascontiguousarray(first(x)), w, bias, **options, **own)
+            expected = expected + bias[:, None, None]
+        np.testing.assert_allclose(y, first(expected), atol=1e-3)
+    assert len(set(plans)) == 4  # of two batches and two ranges of heights
 
 
 def test_plans_are_searched_in_full_and_say_where_a_choice_comes_from():

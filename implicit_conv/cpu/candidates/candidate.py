@@ -232,7 +232,7 @@ class Candidate:
         layout: Layout = cast("Any", self.method).layout(self)
         return layout
 
-    @property
+    @cached_property
     def packed(self) -> PackedOrder:
         """The order of the elements of packed filters."""
         return self.method.packed(self)

@@ -66,7 +66,7 @@ def _folds_of() -> Any:
 
 @imports
 def _range_of() -> Any:
-    from implicit_conv.cpu.engines.fold_kinds import range_of
+    from implicit_conv.cpu.engines.gradient_kinds import range_of
 
     return range_of
 
@@ -129,8 +129,8 @@ class DgradEngine(SumEngine):
         return self.folds.packed if packed else self.folds.plain
 
     def range_of_sizes(self) -> Any:
-        """The range of near sizes that the fold serves, or None; see `kinds`."""
-        return _range_of()(self) if self.folds is not None else None
+        """The range of near sizes that the plan serves, or None; see `kinds`."""
+        return _range_of()(self)
 
     @property
     def _engines(self) -> tuple[CpuEngine, ...]:

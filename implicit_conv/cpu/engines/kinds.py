@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterator
 from typing import Any
 
 from implicit_conv.arrays.arrays import Binding
-from implicit_conv.cache import ENGINES, PREPARED, cached_property
+from implicit_conv.cache import ENGINES, PREPARED, SIZES, cached_property
 from implicit_conv.cpu.candidates.candidate import Query
 from implicit_conv.cpu.candidates.kernel_method import is_loaded
 from implicit_conv.cpu.engines.engine import CpuEngine
@@ -22,6 +22,7 @@ from implicit_conv.cpu.plan.planner import Choice
 from implicit_conv.cpu.run.call import contiguous_strides
 from implicit_conv.kernels.preparation import prepare_later
 from implicit_conv.problem.options import ITEMSIZES, SPACE
+from implicit_conv.problem.problem import Problem
 
 COMPILATION_SECONDS = 0.3  # that the kernels of a method take at most of one call
 EXTENTS = 32  # along an axis, for which the kernels of a range are prepared
@@ -36,22 +37,27 @@ class Range(ABC):
         self.engine = engine
 
     @cached_property
-    def name(self) -> str:
-        """The name of the kind of what is planned, to which entries of measured sizes belong."""
-        planned = self._planned
-        query = Query(planned.best.problem, planned.arch, planned.request, None, planned.methods)
-        return planner.kind_name(query)
+    def names(self) -> tuple[str, ...]:
+        """The names of the kinds of what is planned, to which entries of measured sizes belong."""
+        each = [(own.best.problem, own.arch, own.request, own.methods) for own in self._planned]
+        return tuple(
+            planner.kind_name(Query(problem, arch, request, None, methods))
+            for problem, arch, request, methods in each
+        )
 
     def is_loaded(self) -> bool:
         """Whether the kernels of its engine are loaded."""
-        planned = self._planned
-        return is_loaded(planned.best, planned.formats)
+        return all(is_loaded(own.best, own.formats) for own in self._planned)
 
     @property
-    def _planned(self) -> CpuEngine:
-        """The engine whose choice is taken over."""
-        engine: CpuEngine = self.engine
-        return engine
+    def seconds(self) -> float:
+        """The estimate of a call, without what adds the same for all sizes."""
+        return sum(own.best.seconds for own in self._planned)
+
+    @property
+    @abstractmethod
+    def _planned(self) -> tuple[CpuEngine, ...]:
+        """The engines whose choices are taken over."""
 
     @abstractmethod
     def sized(self, x_shape: Shape, shape: Shape | None = None) -> Any:
@@ -79,23 +85,44 @@ class Range(ABC):
 
 
 class CandidateRange(Range):
-    """Convolutions and weight gradients: the candidate of their view is derived."""
+    """Convolutions, weight gradients and stride phases: the candidate of their view is derived."""
 
     def __init__(self, engine: CpuEngine) -> None:
         super().__init__(engine)
         self._request = planner.near(engine.request, engine.best)
 
+    @property
+    def _planned(self) -> tuple[CpuEngine, ...]:
+        return (self.engine,)
+
     def sized(self, x_shape: Shape, shape: Shape | None = None) -> CpuEngine | None:
         """See `Range`."""
-        engine = self.engine
-        problem, view = engine.problem.of_shape(x_shape), engine.best.problem
+        problem = self._problem(x_shape, shape)
+        return None if problem is None else self.derived(problem)
+
+    def _problem(self, x_shape: Shape, shape: Shape | None) -> Problem | None:
+        """The convolution of an x of another shape, or None if it needs a plan of its own."""
+        problem: Problem | None = self.engine.problem.of_shape(x_shape)
         # Axes of one pixel may be in another order: see `problem_views.spatial`.
-        if problem is None or 1 in (*problem.size, *engine.problem.size):
+        if problem is None or 1 in (*problem.size, *self.engine.problem.size):
             return None
         if min(problem.output) < 1 or shape not in (None, problem.output_shape):
             return None
-        extents = (*view.size[: 3 - problem.rank], *problem.size)
-        c = planner.like(engine.best, view.changed(N=problem.N, size=extents), self._request)
+        return problem
+
+    def derived(self, problem: Problem) -> CpuEngine | None:
+        """The engine of a problem of another size, or None if its method cannot run; a stride
+        phase may have other padding too.
+        """
+        engine, view = self.engine, self.engine.best.problem
+        missing = 3 - problem.rank
+        own = view.changed(
+            N=problem.N,
+            size=(*view.size[:missing], *problem.size),
+            pad_lo=(*view.pad_lo[:missing], *problem.pad_lo),
+            pad_hi=(*view.pad_hi[:missing], *problem.pad_hi),
+        )
+        c = planner.like(engine.best, own, self._request)
         if c is None:
             return None
         choice = Choice((c,), (), near=engine.choice.near or planner.words(engine.problem))
@@ -112,7 +139,7 @@ def range_of(engine: Any) -> Range | None:
     if getattr(engine, "has_near_sizes", False):
         serves = may_serve(engine) and not engine.problem.repeats
         return CandidateRange(engine) if serves else None
-    other = getattr(engine, "range_of_sizes", None)  # that of a fold, if it is one
+    other = getattr(engine, "range_of_sizes", None)  # that of a gradient, if it is one
     found: Range | None = None if other is None else other()
     return found
 
@@ -135,33 +162,34 @@ def bind(engine: Any) -> None:
     engine.bound(Binding(x, w, y))
 
 
-def known_engine(kind: Hashable, x_shape: Shape, shape: Shape | None = None) -> Any:
-    """The engine for a size of a known kind, or None if it needs a plan.
+def known_engine(kind: Hashable, x_shape: Shape, shape: Shape | None = None) -> tuple[Any, bool]:
+    """The engine for a size of a known kind, or None if it needs a plan, and whether the size comes
+    again: to record the call of one that does not would be in vain.
 
     `kind` is all that tells calls apart but the shape of x, and the other `shape` that has a size;
     see `Range.sized`.
     """
-    kept = ENGINES.get((x_shape, shape, kind))
+    kept = SIZES.get((x_shape, shape, kind))
     if kept is not None:
-        return kept
+        return kept, True
     key = lengths(x_shape), kind
     found: Range | None = ENGINES.get(key)
-    if found is None or (planner.has_choices() and planner.is_measured(found.name)):
-        return None
+    if found is None or (planner.has_choices() and any(map(planner.is_measured, found.names))):
+        return None, True
     first = found.engine
     sized = first.w_shape if first.names[1] == "dy" else first.y_shape
     if x_shape == first.x_shape and shape in (None, sized):
-        return first  # its call failed, or was dropped
+        return first, True  # its call failed, or was dropped
     engine = found.sized(x_shape, shape)
     if engine is not None and PREPARED.get(key) is None:
         PREPARED.keep(key, True)
         prepare_later(found.prepared)
-    return engine
+    return engine, False
 
 
 def keep_size(kind: Hashable, x_shape: Shape, shape: Shape | None, engine: Any) -> None:
-    """Keep the engine of one size, whose calls are not kept: the next one needs it again."""
-    ENGINES.keep((x_shape, shape, kind), engine)
+    """Keep the engine of one size, whose call is not kept: the next one needs it again."""
+    SIZES.keep((x_shape, shape, kind), engine)
 
 
 def keep_engine(kind: Hashable, engine: Any, shape: Shape | None = None) -> Any:
@@ -181,7 +209,7 @@ def keep_engine(kind: Hashable, engine: Any, shape: Shape | None = None) -> Any:
         other = first.sized(engine.x_shape, shape)
         taken = None if other is None else range_of(other)
         if taken is not None and taken.is_loaded():
-            if seconds(taken.engine) - seconds(engine) < COMPILATION_SECONDS:
+            if taken.seconds - own.seconds < COMPILATION_SECONDS:
                 PREPARED.keep(key, True)
                 ENGINES.keep(key, taken)
                 prepare_later(functools.partial(_exchanged, key, own))
@@ -194,13 +222,6 @@ def _exchanged(key: Hashable, own: Range) -> Iterator[None]:
     """Prepare a range, and have it serve from then on."""
     yield from own.prepared()
     ENGINES.keep(key, own)
-
-
-def seconds(engine: Any) -> float:
-    """The estimate of a call."""
-    folds = getattr(engine, "folds", None)
-    estimate: float = folds.plain.seconds(packed=False) if folds else engine.best.seconds
-    return estimate
 
 
 def lengths(x_shape: Shape) -> Shape:

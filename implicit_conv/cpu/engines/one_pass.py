@@ -18,8 +18,17 @@ from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.plan import planner
 from implicit_conv.cpu.plan.input_gradients import INPUT_GRADIENTS
 from implicit_conv.cpu.run.call import Call, CallForm, contiguous_strides
+from implicit_conv.kernels.preparation import imports
 from implicit_conv.problem.options import Activation, activation_kind, parse_activation
 from implicit_conv.problem.problem import Problem
+
+
+@imports
+def _range_of() -> Any:
+    from implicit_conv.cpu.engines.gradient_kinds import range_of
+
+    return range_of
+
 
 LOG = logging.getLogger("implicit_conv")
 
@@ -43,6 +52,10 @@ class OnePassEngine(CpuEngine):
     def y_shape(self) -> tuple[int, ...]:
         """The shape of dx."""
         return self.problem.input_shape
+
+    def range_of_sizes(self) -> Any:
+        """The range of near sizes that the plan serves, or None; see `kinds`."""
+        return _range_of()(self)
 
     def _problem_text(self) -> str:
         return gradient_text(self.problem, self.names, self.result)

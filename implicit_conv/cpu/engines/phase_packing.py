@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array, ordered
+from implicit_conv.cache import SIZED
 from implicit_conv.cpu.candidates.problem_views import spatial
 from implicit_conv.cpu.engines.engine import CpuEngine
 from implicit_conv.cpu.engines.fold_blocks import is_row
 from implicit_conv.cpu.engines.stride_phases import Part, PhasedCall, filter_layout
+from implicit_conv.cpu.plan.planner import FIXED
 from implicit_conv.cpu.run.call import Call, CallForm, blank
 from implicit_conv.cpu.run.packed import PanelOrder
 from implicit_conv.kernels import schedule
@@ -90,10 +92,22 @@ class PackedPhases(PhasedCall):
         """`strides` are those of w, which a pass `serves`."""
         super().__init__(form, calls, empty)
         problem, parts = form.problem, [part for part, _ in calls]
-        self._starts = panel_starts(problem, [part.engine for part in parts])
+        engine = parts[0].engine
+        settings = engine.best_packed.threads, engine.request.compiler
+        panels = [part.engine.packed_key for part in parts]
+        key = "phases", FIXED(problem), strides, settings, *panels
+        found = SIZED.get(key)
+        if found is None:
+            found = self._made(problem, parts, strides)
+            SIZED.keep(key, found)
+        self._starts, self._table, self._packing = found
+
+    def _made(self, problem: Problem, parts: Sequence[Part], strides: tuple[int, ...]) -> Any:
+        """The starts of panels, the table of taps and the launch that packs: those of all sizes."""
+        starts = panel_starts(problem, [part.engine for part in parts])
         w = blank(problem.weight_shape, problem.filter_dtype, strides)
-        self._table = tap_table(problem, parts, w).reshape(-1).view(np.uint8)
-        self._packing = prepare(self._prepared, problem, parts[0].engine, w)
+        taps = tap_table(problem, parts, w).reshape(-1).view(np.uint8)
+        return starts, taps, prepare(self._prepared, problem, parts[0].engine, w)
 
     def _prepared(self, problem: Problem, engine: CpuEngine, w: Array) -> Any:
         """The launch that packs."""

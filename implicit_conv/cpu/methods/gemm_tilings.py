@@ -116,7 +116,8 @@ def tilings(
 
 def tiled(arch: CpuArch, multiplier: str) -> CpuArch:
     """The CPU with the register tiles of what multiplies."""
-    return replace(arch, tile_pixels=TILE_PIXELS.get(multiplier, arch.tile_pixels))
+    pixels = TILE_PIXELS.get(multiplier, arch.tile_pixels)
+    return arch if pixels == arch.tile_pixels else replace(arch, tile_pixels=pixels)
 
 
 def geometries(
