@@ -567,9 +567,21 @@ def halo_max(g: Geometry) -> int:
     return largest
 
 
+def box_extent(filter_taps: int, m: int) -> int:
+    """Outputs of a Winograd box along an axis: m, but one of filters with a single tap there."""
+    return m if filter_taps > 1 else 1
+
+
+def box_outputs(g: Geometry, m: int) -> int:
+    """Outputs of a Winograd box, of m along an axis."""
+    return box_extent(g.R, m) * box_extent(g.S, m)
+
+
 def box_products(g: Geometry, m: int) -> int:
-    """Products that Winograd needs for m x m outputs: as many as their box has inputs."""
-    return ((m - 1) * g.stride_h + g.R) ** 2
+    """Products that Winograd needs for the outputs of a box: as many as the box has inputs."""
+    rows = (box_extent(g.R, m) - 1) * g.stride_h + g.R
+    columns = (box_extent(g.S, m) - 1) * g.stride_w + g.S
+    return rows * columns
 
 
 def planes_together(g: Geometry, planes: int) -> int:

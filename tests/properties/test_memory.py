@@ -25,6 +25,7 @@ from implicit_conv.cpu.candidates import tiling
 from implicit_conv.cpu.engines import stride_phases
 from implicit_conv.cpu.machine.arch import cpu_arch
 from implicit_conv.cpu.methods import few_outputs, gemm_tilings, planar_gemm, small_groups
+from implicit_conv.cpu.methods.winograd import SMALL_FILTERS
 from implicit_conv.testing import Case, plan_of
 from implicit_conv.testing.guard import guarded
 
@@ -120,6 +121,8 @@ def draw(rng, algorithm):
         stride, groups = (pick(1, 2), pick(1, 2, 3)), pick(1, 1, 2)
     if algorithm == "implicit_gemm" and pick(0, 1):  # all pixels of a tile may be one row
         kernel, stride = (1, 1), (pick(1, 2), pick(1, 2))
+    if algorithm == "winograd_f2" and pick(0, 1):
+        kernel = pick(*SMALL_FILTERS)
     if algorithm == "winograd_f2_stride2":
         stride = (2, 2)
     channels, filters = pick(1, 2, 3, 7, 15, 16, 17, 33), pick(1, 17, 19, 40)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from implicit_conv import conv2d
+from implicit_conv.cpu.methods.winograd import SMALL_FILTERS
 from implicit_conv.testing import Case, to_nchw
 
 DENSE = Case(N=2, C=3, K=33, size=(12, 30), padding=((1, 1), (1, 1)))
@@ -83,6 +84,20 @@ def test_winograd_stays_in_the_receptive_field_or_in_its_tiles(algorithm, m, val
     allowed = readers(m)
     assert not touched[~allowed].any()
     np.testing.assert_array_equal(y[~allowed], finite[~allowed])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("kernel", SMALL_FILTERS)
+def test_f2_of_small_filters_stays_in_the_receptive_field(kernel, value):
+    case = replace(DENSE, kernel=kernel)
+    x, w = without_zeros(case)
+    finite = conv2d(x, w, **case.options, algorithm="winograd_f2")
+    x[AT] = value
+    with np.errstate(invalid="ignore"):
+        touched = ~np.isfinite(case.reference(x, w))
+    y = conv2d(x, w, **case.options, algorithm="winograd_f2")
+    np.testing.assert_array_equal(~np.isfinite(y), touched)
+    np.testing.assert_array_equal(y[~touched], finite[~touched])
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

@@ -139,6 +139,8 @@ def one_entry_apart():
     yield pair("m", Winograd, DENSE, DENSE, which=(1, 2))
     yield pair("stride", Winograd, DENSE, strided)
     yield pair("planes", Winograd, *VOLUMES)
+    tall, wide = (replace(DENSE, kernel=kernel) for kernel in ((3, 2), (2, 3)))
+    yield pair("kernel", Winograd, tall, wide)
     yield pair("filters", Winograd, DENSE, replace(DENSE, K=41))
     yield pair("channels", Winograd, DENSE, replace(DENSE, C=21))
     yield pair("dtype", Winograd, DENSE, dense)

@@ -1,15 +1,18 @@
-"""Winograd F(m x m, 3x3): fewer multiplications, paid for by transforms of x, w and y.
+"""Winograd F(m x m, R x S): fewer multiplications, paid for by transforms of x, w and y.
 
     Y = A^T [ sum over t and c of (G g G^T) * (B^T d B) ] A
 
 d is a window of x and g a filter, both of one plane and channel; * multiplies element by element.
 Over all planes and channels these products are GEMMs, one for each element of the transform, and
-use the microkernels of implicit GEMM. A tile has m x m outputs. Source: Lavin and Gray, "Fast
-Algorithms for Convolutional Neural Networks", 2015.
+use the microkernels of implicit GEMM. A tile has m x m outputs, but one
+along an axis of filters with a single tap. Source: Lavin and Gray, "Fast Algorithms for
+Convolutional Neural Networks", 2015.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -84,10 +87,14 @@ FAR_TRANSFORM = 2.5  # slowdown of transforms whose data does not fit in L2
 TRANSFORM_FILTER_CYCLES = 0.12  # cycles per element of a transformed filter
 TRANSFORM_CYCLES = {2: 2.0, 4: 5.0, 6: 4.5}  # by m: cycles per vector of a tile, input or output
 
+SMALL_FILTERS = tuple(itertools.product((1, 2, 3), repeat=2))[1:]  # (R, S) that F2 transforms
+
 
 @dataclass(frozen=True)
 class Winograd(KernelMethod):
-    """F(2 x 2, 3x3) at stride 1 or 2, whose errors are about those of a direct sum."""
+    """F(2 x 2, R x S) of filters up to 3x3, and F(2 x 2, 3x3) at stride 2, whose errors are about
+    those of a direct sum.
+    """
 
     name: ClassVar[str] = "winograd_f2, winograd_f2_stride2"
     algorithms: ClassVar[tuple[str, ...]] = ("winograd_f2", "winograd_f2_stride2")
@@ -101,6 +108,11 @@ class Winograd(KernelMethod):
     def algorithm(self) -> str:
         """The name that `conv2d` takes."""
         return f"winograd_f{self.m}{'_stride2' if self.stride == 2 else ''}"
+
+    @property
+    def filters(self) -> tuple[tuple[int, ...], ...]:
+        """The (R, S) of filters that have transforms."""
+        return SMALL_FILTERS if (self.m, self.stride) == (2, 1) else ((3, 3),)
 
     @property
     def block(self) -> int:
@@ -134,9 +146,11 @@ class Winograd(KernelMethod):
 
     def refusal(self, problem: Problem) -> str:
         """Why it cannot compute `problem`, or an empty string."""
-        plain = problem.kernel[1:] == (3, 3) and problem.dilation[1:] == (1, 1)
-        if not plain or problem.stride[1:] != (self.stride, self.stride):
-            return f"it needs a 3x3 filter, stride {self.stride} and dilation 1"
+        square = problem.stride[1:] == (self.stride, self.stride)
+        if problem.kernel[1:] not in self.filters or not square or problem.dilation[1:] != (1, 1):
+            several = len(self.filters) > 1
+            taps = "of at most 3x3 taps and more than one" if several else "of 3x3 taps"
+            return f"it needs a filter {taps}, stride {self.stride} and dilation 1"
         if problem.groups > 1:
             return "it needs groups=1: groups leave too few channels to pay for the transforms"
         if not 1 <= problem.kernel[0] * problem.C <= ELEMENTS:
@@ -146,31 +160,37 @@ class Winograd(KernelMethod):
         return ""
 
     def view(self, problem: Problem) -> Problem:
-        """`problem`, padded on the high side so that its output has whole m x m tiles.
+        """`problem`, padded on the high side so that its output has whole tiles.
 
         Pixels that a negative padding crops are no pixels of the view: its added outputs would
         read them, and an infinity among them would show in all outputs of a tile.
         """
         view = widened(problem)
         crops = [min(0, pad) for pad in view.pad_hi]
-        added = (0, *[-out % self.m * self.stride for out in view.output[1:]])
+        box = self._box(view)
+        added = (0, *[-view.output[1 + i] % box[i] * self.stride for i in range(2)])
         return view.changed(
             size=tuple(map(operator.add, view.size, crops)),
             pad_hi=tuple(map(sum, zip(view.pad_hi, map(operator.neg, crops), added, strict=True))),
         )
 
+    def _box(self, problem: Problem) -> tuple[int, int]:
+        """The output rows and columns of a tile."""
+        rows, columns = (schedule.box_extent(taps, self.m) for taps in problem.kernel[1:])
+        return rows, columns
+
     def tilings(
         self, view: Problem, arch: CpuArch, near: Near | None = None
     ) -> list[tuple[Estimate, Geometry]]:
-        """Tilings of `view` into whole m x m tiles whose scratch memory is small enough, with
+        """Tilings of `view` into whole Winograd tiles whose scratch memory is small enough, with
         estimates.
         """
-        m = self.m
+        box = self._box(view)
         lanes = arch.lanes(view.itemsize)
         _, p, q = view.output
         found, depth = set(), plane_count(view)
         for planes, *extent in tiles(view, near):
-            rows, columns = (rounded_up(size, m) for size in extent)
+            rows, columns = map(rounded_up, extent, box)
             if view.kernel[0] > 1:
                 # Several planes, so that fewer are loaded and transformed more than once.
                 most = PLANES if near is None else [near.geometry.tile_n]
@@ -179,7 +199,7 @@ class Winograd(KernelMethod):
             found.add((1 if near is None else planes, rows, columns))
             # Several planes, so that more tiles use a panel.
             if (rows, columns) == (p, q) and near is None:
-                per_plane = p * q // m**2
+                per_plane = p * q // math.prod(box)
                 found |= {(max(1, min(depth, t // per_plane)), p, q) for t in TILES}
         geometries = [
             geometry(
@@ -201,7 +221,8 @@ class Winograd(KernelMethod):
         """Cycles of one core: transforms, products, loads, and panels from beyond L2."""
         lanes, m = arch.lanes(problem.itemsize), self.m
         xis, sizes = schedule.box_products(g, m), self._sizes(g, problem.itemsize, lanes)
-        in_plane = g.tile_p * g.tile_q // m**2
+        rows, outputs = schedule.box_extent(g.R, m), schedule.box_outputs(g, m)
+        in_plane = g.tile_p * g.tile_q // outputs
         boxes, planes = g.tile_n * in_plane, schedule.buffered_planes(g, g.tile_n)
         tile_count = schedule.tile_count(g)
         channels, filters = (schedule.ceil_div(size, lanes) for size in (g.C, g.K))
@@ -223,11 +244,11 @@ class Winograd(KernelMethod):
         if scratch.total > arch.l2_bytes:  # every panel reads the transformed input again
             far += scratch.boxes * panels / FAR_BYTES_PER_CYCLE
             vector *= FAR_TRANSFORM
-        each = in_plane * TILE_CYCLES + g.tile_p / m * TILE_ROW_CYCLES  # of a plane
+        each = in_plane * TILE_CYCLES + g.tile_p / rows * TILE_ROW_CYCLES  # of a plane
         transform_in = planes * (in_plane * xis * channels * vector + each)
         transform_out = boxes * xis * filters * vector + g.tile_n * each * panels
-        if not problem.channels_last or any(extent % m for extent in problem.output[1:]):
-            transform_out += boxes * m**2 * g.K * STAGED_CYCLES
+        if not problem.channels_last:
+            transform_out += boxes * outputs * g.K * STAGED_CYCLES
         cost = COPY_CYCLES if problem.channels_last else TRANSPOSE_CYCLES
         load = scratch.buffer / problem.itemsize * cost
         if not problem.channels_last and g.tile_q < g.Q:
@@ -268,7 +289,7 @@ class Winograd(KernelMethod):
             self.flushes,
             problem.K,
             problem.C,
-            problem.kernel[0],
+            problem.kernel,
             problem.dtype,
             c.arch.vector_bits,
             g.tile_k,
@@ -282,10 +303,11 @@ class Winograd(KernelMethod):
     def describe(self, c: Candidate) -> Words:
         """Load tile, loads, k-blocks, work items."""
         g, m = c.geometry, self.m
+        rows, columns = self._box(c.view)
         return {
             "load tile": f"{count(g.tile_n, plane_word(g))} x {count(g.tile_p, 'output row')} x "
-            f"{count(g.tile_q, 'output column')}, in Winograd tiles of {m}x{m} outputs; a register "
-            f"tile has at most {g.tile_m} of these x {g.tile_k} filters "
+            f"{count(g.tile_q, 'output column')}, in Winograd tiles of {rows}x{columns} outputs; a "
+            f"register tile has at most {g.tile_m} of these x {g.tile_k} filters "
             f"({count(g.tile_k // c.lanes, 'vector')})",
             "loads": loads_of(g),
             "k-blocks": blocks_of(g, f" for each of {schedule.box_products(g, m)} products"),

@@ -1,4 +1,4 @@
-"""Sizes of Winograd F(m x m, 3x3): scratch memory, transformed filters, register tiles."""
+"""Sizes of Winograd F(m x m, R x S): scratch memory, transformed filters, register tiles."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from implicit_conv.kernels.geometry import Geometry
 
 @dataclass(frozen=True)
 class WinogradLayout(Layout):
-    """Sizes of F(m x m, 3x3); the output of `g` is rounded up to whole m x m tiles."""
+    """Sizes of F(m x m, R x S); the output of `g` is rounded up to whole tiles."""
 
     m: int = 2  # outputs of a tile along an axis
 
@@ -38,7 +38,7 @@ class WinogradLayout(Layout):
     def scratch(self, packs: bool) -> ScratchLayout:
         """Row buffers, transformed input, its products, and a transformed panel."""
         g, m, itemsize, lanes = self.g, self.m, self.itemsize, self.lanes
-        in_plane = g.tile_p * g.tile_q // m**2
+        in_plane = g.tile_p * g.tile_q // schedule.box_outputs(g, m)
         boxes, outputs = schedule.buffered_planes(g, g.tile_n) * in_plane, g.tile_n * in_plane
         xis = schedule.box_products(g, m)
         channels = schedule.ceil_div(g.C, lanes) * lanes
@@ -63,6 +63,7 @@ class WinogradLayout(Layout):
 
 
 def box_tiles(g: Geometry, m: int) -> list[tuple[int, int]]:
-    """All (groups, inner) shapes of register tiles, whose pixels are m x m tiles."""
-    counts = {schedule.planes_together(g, n) * p * q // m**2 for n, p, q in tile_extents(g)}
+    """All (groups, inner) shapes of register tiles, whose pixels are Winograd tiles."""
+    outputs = schedule.box_outputs(g, m)
+    counts = {schedule.planes_together(g, n) * p * q // outputs for n, p, q in tile_extents(g)}
     return sorted({(1, height) for count in counts for height in register_heights(g, count)})

@@ -1,4 +1,4 @@
-"""The operator of Winograd F(m x m, 3x3)."""
+"""The operator of Winograd F(m x m, R x S)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from implicit_conv.kernels.cpu.winograd.layout import WinogradLayout, box_tiles
 
 
 class Winograd(Gemm):
-    """The geometry is rounded up to whole m x m tiles; `build.end` is the true (P, Q)."""
+    """The geometry is rounded up to whole tiles; `build.end` is the true (P, Q)."""
 
     rounds = False
 
@@ -26,13 +26,9 @@ class Winograd(Gemm):
     def _own_parts(self) -> dict[int, Code]:
         g, m = self.g, self.winograd
         names = {WINOGRAD_INPUT: "input", WINOGRAD_FILTER: "filter", WINOGRAD_OUTPUT: "output"}
-        vectors = self.lanes, self.itemsize, self.fma
-        parts = {
-            slot: code(
-                ".winograd.compiled.transforms:make_transform", name, m, g.stride_h, *vectors
-            )
-            for slot, name in names.items()
-        }
+        made = m, (g.R, g.S), g.stride_h, self.lanes, self.itemsize, self.fma
+        maker = ".winograd.compiled.transforms:make_transform"
+        parts = {slot: code(maker, name, *made) for slot, name in names.items()}
         return parts | self._multiply_parts(box_tiles(g, m))
 
     def _entry(self) -> Code:

@@ -1,4 +1,4 @@
-"""Winograd F2, also at stride 2, F4 and F6 of 3x3 filters: exactness, error bounds, refusals."""
+"""Winograd F2, also at stride 2, F4 and F6: exactness, error bounds, refusals."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,8 @@ from sampling import examples, sampled
 
 from implicit_conv import PlanError, conv2d, plan_conv2d
 from implicit_conv.arrays.arrays import numpy_dtype
-from implicit_conv.kernels.cpu.winograd.compiled.transforms import TAPS, butterflies, matrices
+from implicit_conv.cpu.methods.winograd import SMALL_FILTERS
+from implicit_conv.kernels.cpu.winograd.compiled.transforms import butterflies, matrices
 from implicit_conv.problem import reference
 from implicit_conv.testing import Case, error_units, to_nchw
 
@@ -20,6 +21,9 @@ UNITS = {"winograd_f2": 64, "winograd_f2_stride2": 64, "winograd_f4": 160, "wino
 # Bounds in units of eps * sum|x||w| for normal and for uniform positive data with 64 channels; the
 # largest errors were 22, 17 and 60.
 ORDINARY_UNITS = {"winograd_f2": 32, "winograd_f4": 32, "winograd_f6": 96}
+# The same of F2 with filters of fewer taps; the largest error was 32, of outputs of 2x2 filters for
+# which padding leaves a single tap.
+SMALL_UNITS = 40
 PRECISION = {
     "winograd_f2": "standard",
     "winograd_f2_stride2": "standard",
@@ -28,6 +32,8 @@ PRECISION = {
 }
 BOX = {"winograd_f4": 4, "winograd_f6": 6}  # outputs along an axis that share an error
 STRIDE = {name: 2 if name == "winograd_f2_stride2" else 1 for name in UNITS}
+# Filters of each algorithm, as (R, S).
+FILTERS = {name: SMALL_FILTERS if name == "winograd_f2" else [(3, 3)] for name in UNITS}
 F2 = [name for name in UNITS if name not in BOX]
 
 
@@ -37,12 +43,14 @@ DTYPES = ("float32", "float64", "bfloat16", "float16")
 @st.composite
 def cases(draw, algorithm, dtypes=DTYPES):
     pad = st.tuples(st.integers(0, 3), st.integers(0, 3))
-    size = draw(st.tuples(st.integers(3, 20), st.integers(3, 34)))
+    kernel = draw(st.sampled_from(FILTERS[algorithm]))
+    size = draw(st.tuples(st.integers(kernel[0], 20), st.integers(kernel[1], 34)))
     return Case(
         N=draw(st.integers(1, 4)),
         C=draw(st.sampled_from([1, 3, 7, 16, 17, 33])),
         K=draw(st.sampled_from([1, 5, 16, 17, 32, 40, 65])),
         size=size,
+        kernel=kernel,
         padding=(draw(pad), draw(pad)),
         stride=(STRIDE[algorithm],) * 2,
         layout=draw(st.sampled_from(["NCHW", "NHWC"])),
@@ -62,27 +70,31 @@ def compute(case, x, w, algorithm, **options):
     return to_nchw(y, case.layout)
 
 
-@pytest.mark.parametrize(("m", "stride"), [(2, 1), (4, 1), (6, 1), (2, 2)])
-def test_the_matrices_make_a_convolution(m, stride):
+KINDS = [(2, 2, 1), (2, 3, 1), (4, 3, 1), (6, 3, 1), (2, 3, 2), (1, 1, 1)]
+
+
+@pytest.mark.parametrize(("m", "taps", "stride"), KINDS)
+def test_the_matrices_make_a_convolution(m, taps, stride):
     """Of any signal with any filter."""
-    outputs, filters, inputs = matrices(m, stride)
+    outputs, filters, inputs = matrices(m, taps, stride)
     rng = np.random.default_rng(0)
-    d, g = rng.standard_normal((m - 1) * stride + TAPS), rng.standard_normal(TAPS)
+    d, g = rng.standard_normal((m - 1) * stride + taps), rng.standard_normal(taps)
     y = outputs @ ((filters @ g) * (inputs @ d))
     np.testing.assert_allclose(y, np.correlate(d, g, "valid")[::stride], atol=1e-13)
 
 
-@pytest.mark.parametrize(("m", "stride"), [(2, 1), (4, 1), (6, 1), (2, 2)])
-def test_butterflies_are_factors_that_need_fewer_multiplications(m, stride):
+@pytest.mark.parametrize(("m", "taps", "stride"), KINDS)
+def test_butterflies_are_factors_that_need_fewer_multiplications(m, taps, stride):
     """Rows of the points a and -a share sums; no other rows do."""
-    outputs, filters, inputs = matrices(m, stride)
+    outputs, filters, inputs = matrices(m, taps, stride)
     for matrix in outputs.T, filters, inputs:
         pairs, shared = butterflies(matrix)
         np.testing.assert_allclose(pairs @ shared, matrix, atol=1e-14)
         assert np.count_nonzero(shared) <= np.count_nonzero(matrix)
         assert set(np.unique(pairs)) <= {-1, 0, 1}
-        # The points but 0 and infinity are a and -a.
-        assert np.count_nonzero(pairs) == len(matrix) + (m if stride == 1 else 0)
+        # The points of filters with 3 taps but 0 and infinity are a and -a.
+        paired = m if (taps, stride) == (3, 1) else 0
+        assert np.count_nonzero(pairs) == len(matrix) + paired
 
 
 @sampled
@@ -118,8 +130,8 @@ def scale(case, x, w, reach):
     """Sum over c of max|x_c| * max|w_c|; x over the windows of outputs up to `reach` away."""
     padded = np.abs(reference.pad_or_crop(x, case.padding, case.padding_mode)).astype(np.float64)
     padded = np.pad(padded, ((0, 0), (0, 0), (reach, reach), (reach, reach)))
-    extent = TAPS + 2 * reach
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (extent, extent), axis=(2, 3))
+    extents = [taps + 2 * reach for taps in case.kernel]
+    windows = np.lib.stride_tricks.sliding_window_view(padded, extents, axis=(2, 3))
     windows = windows[:, :, :: case.stride[0], :: case.stride[1]]
     return np.einsum(
         "nchw,kc->nkhw", windows.max(axis=(4, 5)), np.abs(w.astype(float)).max(axis=(2, 3))
@@ -146,22 +158,39 @@ def test_error_bound_on_ordinary_and_wild_inputs(algorithm, kind_of_x, kind_of_w
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("algorithm", ORDINARY_UNITS)
-def test_error_on_ordinary_data(algorithm, dtype):
+@pytest.mark.parametrize(
+    ("algorithm", "kernel", "units"),
+    [
+        *[(name, (3, 3), units) for name, units in ORDINARY_UNITS.items()],
+        *[("winograd_f2", kernel, SMALL_UNITS) for kernel in SMALL_FILTERS[:-1]],
+    ],
+)
+def test_error_on_ordinary_data(algorithm, kernel, units, dtype):
     """The errors that the documentation of `precision` states; other points have larger ones."""
-    case = Case(C=64, K=32, size=(56, 56), padding=((1, 1), (1, 1)), dtype=dtype)
+    case = Case(C=64, K=32, size=(56, 56), kernel=kernel, padding=((1, 1), (1, 1)), dtype=dtype)
     rng = np.random.default_rng(0)
     for draw in rng.standard_normal, rng.random:
         x, w = (draw(shape).astype(dtype) for shape in (case.shapes["x"], case.shapes["w"]))
         y = compute(case, x, w, algorithm)
         scale = case.reference(x, w, magnitude=True)
-        assert error_units(y, case.reference(x, w), scale, dtype) <= ORDINARY_UNITS[algorithm]
+        assert error_units(y, case.reference(x, w), scale, dtype) <= units
 
 
-@pytest.mark.parametrize("algorithm", UNITS)
-def test_epilogue_and_packed_filter(algorithm):
+@pytest.mark.parametrize(
+    ("algorithm", "kernel"),
+    [(name, kernel) for name, kernels in FILTERS.items() for kernel in kernels],
+)
+def test_epilogue_and_packed_filter(algorithm, kernel):
     stride = STRIDE[algorithm]
-    case = Case(N=3, C=20, K=40, size=(13, 15), padding=((1, 1), (1, 1)), stride=(stride, stride))
+    case = Case(
+        N=3,
+        C=20,
+        K=40,
+        size=(13, 15),
+        kernel=kernel,
+        padding=((1, 1), (1, 1)),
+        stride=(stride, stride),
+    )
     x, w = case.inputs(0, integers=True)
     rng = np.random.default_rng(0)
     bias = rng.integers(-9, 9, 40).astype(np.float32)
@@ -190,15 +219,22 @@ def test_epilogue_and_packed_filter(algorithm):
         ({"stride": 2, "precision": "fast"}, "winograd_f6", "stride 1"),
         ({"stride": 2}, "winograd_f2", "stride 1"),
         ({"groups": 2}, "winograd_f2", "groups"),
+        ({"kernel": (1, 1)}, "winograd_f2", "more than one"),
+        ({"kernel": (2, 4)}, "winograd_f2", "at most 3x3"),
+        ({"kernel": (2, 2), "dilation": 2}, "winograd_f2", "dilation 1"),
+        ({"kernel": (2, 2), "precision": "strict"}, "winograd_f2", "strict"),
+        ({"kernel": (2, 2), "precision": "fast"}, "winograd_f4", "of 3x3 taps"),
         ({}, "winograd_f2_stride2", "stride 2"),
         ({"stride": (2, 1)}, "winograd_f2_stride2", "stride 2"),
         ({"stride": 2, "precision": "strict"}, "winograd_f2_stride2", "strict"),
     ],
 )
 def test_unsupported_problems_are_refused(changes, algorithm, words):
-    shapes = (1, 8, 9, 9), (8, 8 // changes.get("groups", 1), 3, 3)
+    kernel = changes.get("kernel", (3, 3))
+    options = {name: value for name, value in changes.items() if name != "kernel"}
+    shapes = (1, 8, 9, 9), (8, 8 // changes.get("groups", 1), *kernel)
     with pytest.raises(PlanError, match=words):
-        plan_conv2d(*shapes, algorithm=algorithm, **changes)
+        plan_conv2d(*shapes, algorithm=algorithm, **options)
 
 
 def test_auto_weighs_the_algorithms():

@@ -32,6 +32,8 @@ UNITS = {"winograd_f2": 64, "winograd_f2_stride2": 64, "winograd_f4": 160, "wino
 # In units of eps * sum|x||w| for normal and for uniform positive data with 64 channels; the largest
 # errors were 24, 27 and 53.
 ORDINARY_UNITS = {"winograd_f2": 32, "winograd_f4": 40, "winograd_f6": 96}
+FILTERS = {name: [(3, 3)] for name in UNITS}  # as (R, S)
+FILTERS["winograd_f2"] = [(3, 3), *winograd.SMALL_FILTERS]
 BOX = {"winograd_f4": 4, "winograd_f6": 6}  # outputs along H and W that share an error
 VOLUME = Case(
     C=20,
@@ -56,7 +58,7 @@ def cases(draw, algorithm, dtypes=("float32", "float64", "bfloat16", "float16"))
         C=draw(st.sampled_from([1, 3, 16, 17, 33, 70, 150])),
         K=draw(st.sampled_from([1, 5, 16, 17, 33, 40])),
         size=(draw(st.integers(1, 7)), *draw(st.sampled_from([(3, 4), (8, 7), (9, 14), (6, 19)]))),
-        kernel=(draw(st.sampled_from([2, 3, 3, 3, 5])), 3, 3),
+        kernel=(draw(st.sampled_from([2, 3, 3, 3, 5])), *draw(st.sampled_from(FILTERS[algorithm]))),
         stride=(draw(st.sampled_from([1, 1, 1, 2, 3])), step, step),
         dilation=(draw(st.sampled_from([1, 1, 1, 2])), 1, 1),
         padding=(draw(depth), draw(plane), draw(plane)),
@@ -101,7 +103,8 @@ def scale(case, x, w, reach):
     """
     padded = np.abs(reference.pad_or_crop(x, case.padding, case.padding_mode)).astype(np.float64)
     padded = np.pad(padded, ((0, 0),) * 3 + ((reach, reach),) * 2)
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (3 + 2 * reach,) * 2, axis=(3, 4))
+    extents = [taps + 2 * reach for taps in case.kernel[1:]]
+    windows = np.lib.stride_tricks.sliding_window_view(padded, extents, axis=(3, 4))
     most = windows[:, :, :, :: case.stride[1], :: case.stride[2]].max(axis=(5, 6))
     planes = np.abs(w.astype(float)).max(axis=(3, 4))
     return sum(
@@ -172,7 +175,7 @@ def test_strides_and_dilations_of_depth_alone_are_free():
         made = plan_conv3d(*shapes, algorithm="winograd_f2", **options)
         assert made.algorithm == "winograd_f2"
     for options in {"stride": (1, 2, 1)}, {"dilation": (1, 1, 2)}:
-        with pytest.raises(PlanError, match="needs a 3x3 filter"):
+        with pytest.raises(PlanError, match="needs a filter of at most 3x3 taps"):
             plan_conv3d(*shapes, algorithm="winograd_f2", **options)
     with pytest.raises(PlanError, match="1 to 682 channels of filters with 3 planes, not 683"):
         plan_conv3d((1, 683, 5, 9, 9), (8, 683, 3, 3, 3), algorithm="winograd_f2")

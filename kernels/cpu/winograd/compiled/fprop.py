@@ -1,13 +1,14 @@
-"""Winograd F(m x m, 3x3): m*m outputs from (m+2)*(m+2) products instead of 9*m*m.
+"""Winograd F(m x m, R x S): m*m outputs from (m+R-1)*(m+S-1) products instead of R*S*m*m.
 
-    y = A^T [ (G g G^T) * (B^T d B) ] A,   d an (m+2) x (m+2) box of the input, g a 3x3 filter
+    y = A^T [ (G g G^T) * (B^T d B) ] A,   d an (m+R-1) x (m+S-1) box of the input, g a filter
 
-At stride 2 four outputs take a 5x5 box of the input and 25 products instead of 36. A box is what
-the literature calls a tile of the input or the output, which is a load tile or register tile here.
-Filters of several planes are transformed plane by plane: the products of a box are sums over planes
-and channels, and an input plane is transformed once for all output planes of a load tile.
+Along an axis with a single tap a box has one output. At stride 2 four outputs take a 5x5 box of the
+input and 25 products instead of 36. A box is what the literature calls a tile of the input or the
+output, which is a load tile or register tile here. Filters of several planes are transformed plane
+by plane: the products of a box are sums over planes and channels, and an input plane is transformed
+once for all output planes of a load tile.
 
-One work item is a load tile whose rows and columns are multiples of m:
+One work item is a load tile whose rows and columns are multiples of a box's:
 
     execute the tile's loads into this thread's buffer            (the loads of fprop)
     input part: every row of boxes, transformed    -> U[xi][input plane][box][channel]
@@ -36,7 +37,6 @@ from implicit_conv.kernels.cpu.tile.compiled.epilogue import store_at
 from implicit_conv.kernels.cpu.tile.compiled.load import load_at
 from implicit_conv.kernels.cpu.tile.compiled.work import bounds, operator
 from implicit_conv.kernels.cpu.winograd.compiled.transforms import (
-    TAPS,
     transform_filters,
     transform_input,
     transform_output,
@@ -85,8 +85,8 @@ def pack_filters(blob: Blob, target: int, group: int, panel: int, scratch: int) 
         for t in range(g.T):
             transform_filters(
                 call.kernels,
-                source=plain + t * TAPS * TAPS * tap,
-                row=TAPS * tap,
+                source=plain + t * g.R * g.S * tap,
+                row=g.S * tap,
                 column=tap,
                 target=target + (t * g.C + c) * channel,
                 xi_stride=g.T * g.C * channel + LINE,
@@ -96,16 +96,17 @@ def pack_filters(blob: Blob, target: int, group: int, panel: int, scratch: int) 
 
 def transform_boxes(call: Call, g: Geometry, extent: Place, buffer: int, u: Matrices) -> None:
     """Write U of a load tile: the transforms of all boxes of its input planes, rows and columns."""
-    m = call.winograd
+    box_rows = schedule.box_extent(g.R, call.winograd)
+    box_columns = schedule.box_extent(g.S, call.winograd)
     pixel = g.C * call.itemsize
     row = schedule.row_pitch(g) * pixel
     rows = schedule.plane_rows(g)  # computed once, since it divides
     row_phase = (schedule.tap_row(g, 1) - schedule.tap_row(g, 0)) * row
     column_phase = (schedule.tap_column(g, 1) - schedule.tap_column(g, 0)) * pixel
-    boxes, count = extent[2] // m, schedule.ceil_div(g.C, call.lanes)
+    boxes, count = extent[2] // box_columns, schedule.ceil_div(g.C, call.lanes)
     target = u.address
     for plane in range(schedule.buffered_planes(g, extent[0])):
-        for i in range(0, extent[1], m):
+        for i in range(0, extent[1], box_rows):
             transform_input(
                 call.kernels,
                 source=buffer + (plane * rows + i) * row,
@@ -124,6 +125,7 @@ def transform_boxes(call: Call, g: Geometry, extent: Place, buffer: int, u: Matr
 
 def untransform_boxes(
     call: Call,
+    g: Geometry,
     extent: Place,
     products: Matrices,
     out: tuple[int, int, int, int],
@@ -134,13 +136,14 @@ def untransform_boxes(
     """Transform every box of a load tile to `out`: (address, byte strides of planes, rows and
     columns).
     """
-    m = call.winograd
+    box_rows = schedule.box_extent(g.R, call.winograd)
     planes, rows, columns = extent
     address, out_n, out_p, out_q = out
     low, high = limits
-    boxes, source = columns // m, products.address
+    boxes = columns // schedule.box_extent(g.S, call.winograd)
+    source = products.address
     for plane in range(planes):
-        for i in range(0, rows, m):
+        for i in range(0, rows, box_rows):
             transform_output(
                 call.kernels,
                 source=source,
@@ -190,7 +193,7 @@ def multiply_boxes(
     """Write M: for every xi, boxes x filters summed over filter planes and channels, from output
     plane n on.
     """
-    in_plane = extent[1] * extent[2] // (call.winograd * call.winograd)
+    in_plane = extent[1] * extent[2] // schedule.box_outputs(g, call.winograd)
     together = schedule.planes_together(g, extent[0])
     gap = (schedule.plane_pitch(g) - 1) * in_plane * u.row  # to the input planes of the next plane
     parts = schedule.chain_parts(g.C, call.chain)
@@ -230,7 +233,7 @@ def run_item(
     m, (n, p, q) = call.winograd, origin
     size = schedule.box_products(g, m)
     extent = schedule.tile_extent(g, n, p, q)
-    in_plane = extent[1] * extent[2] // (m * m)
+    in_plane = extent[1] * extent[2] // schedule.box_outputs(g, m)
     boxes = extent[0] * in_plane
     load_at(blob, origin, buffer=scratch, c=group * g.C, channels=g.C)
     u_row = schedule.ceil_div(g.C, call.lanes) * call.lanes * call.itemsize
@@ -268,7 +271,7 @@ def run_item(
             y += p * call.y.p + q * call.y.q + first * call.y.k
             out = y, schedule.plane_step(g, call.y.n, call.y.z), call.y.p, call.y.q
         bias = call.bias.address + (group * schedule.panel_count(g) + panel) * call.bias.panel
-        untransform_boxes(call, extent, products, out, bias, vectors, limits)
+        untransform_boxes(call, g, extent, products, out, bias, vectors, limits)
         if staged:
             store_at(blob, origin, staging=staging, width=width, k=first, filters=filters)
 

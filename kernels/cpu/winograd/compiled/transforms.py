@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit.vector import BYTES, Builder, Emitter, Value, Values, i64
 from implicit_conv.kernels.cpu.runtime.compiled.part import LIMITS, declare
 from implicit_conv.kernels.cpu.runtime.compiled.source import Source, emitted
@@ -42,16 +43,17 @@ transform_output = declare(
 Matrix: TypeAlias = "np.ndarray[tuple[int, ...], np.dtype[np.float64]]"
 Factors: TypeAlias = tuple[Matrix, Matrix]  # whose product is a matrix; see `butterflies`
 
-TAPS = 3  # taps of a filter along an axis
-# Finite interpolation points by m. Those of F2 keep small integers exact. Of all sets of 0 and
-# pairs a, -a, with a from 31 values between 0.3 and 3, those of F6 have the smallest rounding error
-# and those of F4 at most 5 % more: root mean squares in float32 over 64 channels, of normally
-# distributed and of uniform positive data, multiplied. Factors on the rows of the matrices change
-# no rounding if they are powers of two; others, which were drawn at random, made it worse.
+# Finite interpolation points by their number, which is m + taps - 2. Those of F2, of filters with
+# at most 3 taps along an axis, keep small integers exact. Of all sets of 0 and pairs a, -a, with a
+# from 31 values between 0.3 and 3, those of F6 have the smallest rounding error and those of F4 at
+# most 5 % more: root mean squares in float32 over 64 channels, of normally distributed and of
+# uniform positive data, multiplied. Factors on the rows of the matrices change no rounding if they
+# are powers of two; others, which were drawn at random, made it worse.
 POINTS = {
-    2: (0.0, 1.0, -1.0),
-    4: (0.0, 0.5**0.5, -(0.5**0.5), 2.0**0.5, -(2.0**0.5)),
-    6: (0.0, 0.5, -0.5, 1.0, -1.0, 2.0, -2.0),
+    2: (0.0, 1.0),
+    3: (0.0, 1.0, -1.0),
+    5: (0.0, 0.5**0.5, -(0.5**0.5), 2.0**0.5, -(2.0**0.5)),
+    7: (0.0, 0.5, -0.5, 1.0, -1.0, 2.0, -2.0),
 }
 # (A^T, G, B^T) of two outputs at stride 2.
 TWO_AT_STRIDE_2 = (
@@ -61,20 +63,24 @@ TWO_AT_STRIDE_2 = (
 )
 
 
-def matrices(m: int, stride: int) -> tuple[Matrix, ...]:
-    """(A^T, G, B^T) of m outputs in one dimension, float64; infinity is one more point."""
-    if (m, stride) == (2, 2):
+def matrices(m: int, taps: int, stride: int) -> tuple[Matrix, ...]:
+    """(A^T, G, B^T) of m outputs in one dimension, float64; infinity is one more point. A single
+    tap is multiplied as it is.
+    """
+    if taps == 1:
+        return (np.eye(1),) * 3
+    if (m, taps, stride) == (2, 3, 2):
         return tuple(np.array(matrix, float) for matrix in TWO_AT_STRIDE_2)
     assert stride == 1
-    points = np.array(POINTS[m])
-    size = m + TAPS - 1
+    points = np.array(POINTS[m + taps - 2])
+    size = m + taps - 1
     powers = np.vander(points, size, increasing=True)
     scale = np.array([np.prod(p - np.delete(points, i)) for i, p in enumerate(points)])
     output = np.zeros((m, size))
     output[:, :-1] = powers[:, :m].T
     output[-1, -1] = 1
-    filters = np.zeros((size, TAPS))
-    filters[:-1] = powers[:, :TAPS] / scale[:, None]
+    filters = np.zeros((size, taps))
+    filters[:-1] = powers[:, :taps] / scale[:, None]
     filters[-1, -1] = 1
     inputs = np.zeros((size, size))
     for i in range(size - 1):
@@ -124,22 +130,23 @@ def _product(e: Emitter, factors: Sequence[Matrix], vectors: Values) -> Values:
 
 def _transform(
     e: Emitter,
-    factors: Sequence[Matrix],
+    left: Sequence[Matrix],
+    right: Sequence[Matrix],
     scratch: Value,
     load: Callable[[Value], Values],
     store: Callable[[Value, Values], None],
 ) -> None:
-    """Multiply a square of vectors by a matrix from the left, and by its transpose from the right.
+    """Multiply a matrix of vectors by one from the left, and by another's transpose from the right.
 
     Parameters
     ----------
-    factors : matrices whose product is the matrix
-    scratch : address of memory for the product from the left, row by row. A square does not fit in
-        the registers, so that LLVM would keep parts of it in memory, at worse times.
+    left, right : matrices whose products are the matrix on the left, and that on the right
+    scratch : address of memory for the product from the left, row by row. It does not fit in the
+        registers, so that LLVM would keep parts of it in memory, at worse times.
     load : function of a column's index that emits loads of its vectors
     store : function of a row's index and its vectors that emits their stores
     """
-    rows, columns = len(factors[0]), factors[-1].shape[1]
+    rows, columns = len(left[0]), right[-1].shape[1]
     size = e.lanes * e.itemsize
 
     def at(row: Value, column: Value) -> Value:
@@ -147,17 +154,38 @@ def _transform(
         return e.at(scratch, e.builder.mul(index, i64(size)))
 
     def one_column(column: Value, _: object) -> list[Value]:
-        for row, vector in enumerate(_product(e, factors, load(column))):
+        for row, vector in enumerate(_product(e, left, load(column))):
             e.store(vector, at(i64(row), column), size)
         return []
 
     def one_row(row: Value, _: object) -> list[Value]:
         line = [e.load(at(row, i64(column)), size) for column in range(columns)]
-        store(row, _product(e, factors, line))
+        store(row, _product(e, right, line))
         return []
 
     e.loop(i64(columns), 1, [], one_column)
     e.loop(i64(rows), 1, [], one_row)
+
+
+class Side(NamedTuple):
+    """What a box has along an axis: outputs, taps of the filter, and their stride."""
+
+    m: int
+    taps: int
+    stride: int
+
+    def factors(self, which: int) -> Factors:
+        """The factors of A^T, G or B^T, by its index."""
+        matrix = matrices(*self)[which]
+        if which > 0:
+            return butterflies(matrix)
+        pairs, shared = butterflies(matrix.T)
+        return shared.T, pairs.T
+
+    @property
+    def size(self) -> int:
+        """Inputs and products."""
+        return (self.m - 1) * self.stride + self.taps
 
 
 class Axis(NamedTuple):
@@ -211,19 +239,18 @@ def _scatter(
     return store
 
 
-def emit_input(m: int, stride: int, e: Emitter, at: dict[str, Value]) -> None:
+def emit_input(row: Side, column: Side, e: Emitter, at: dict[str, Value]) -> None:
     """Emit B^T d B of a row of boxes, each of `count` vectors of channels."""
-    factors = butterflies(matrices(m, stride)[2])
-    size = len(factors[0])
+    left, right = row.factors(2), column.factors(2)
     row_axis, column_axis = (Axis(at[name], at[f"{name}_phase"]) for name in ("row", "column"))
-    rows = [row_axis.offset(e, i64(i), stride) for i in range(size)]
-    step = e.builder.mul(at["column"], i64(m))
-    scratch = _scratch(e, size * size)
+    rows = [row_axis.offset(e, i64(i), row.stride) for i in range(row.size)]
+    step = e.builder.mul(at["column"], i64(column.m))
+    scratch = _scratch(e, row.size * column.size)
 
     def one_vector(_: object, carried: Values) -> list[Value]:
         source, target = carried
-        load = _loader(e, source, rows, lambda column: column_axis.offset(e, column, stride))
-        _transform(e, factors, scratch, load, _scatter(e, size, target, at["xi_stride"]))
+        load = _loader(e, source, rows, lambda i: column_axis.offset(e, i, column.stride))
+        _transform(e, left, right, scratch, load, _scatter(e, column.size, target, at["xi_stride"]))
         return [e.at(pointer, e.lanes * e.itemsize) for pointer in carried]
 
     def one_box(_: object, carried: Values) -> list[Value]:
@@ -234,50 +261,49 @@ def emit_input(m: int, stride: int, e: Emitter, at: dict[str, Value]) -> None:
     e.loop(at["boxes"], 1, _pointers(e, at, "source", "target"), one_box)
 
 
-def emit_filter(m: int, stride: int, e: Emitter, at: dict[str, Value]) -> None:
+def emit_filter(row: Side, column: Side, e: Emitter, at: dict[str, Value]) -> None:
     """Emit G g G^T of `count` vectors of filters, whose columns are stored phase by phase."""
-    factors = butterflies(matrices(m, stride)[1])
-    size = len(factors[0])
-    column_axis = Axis(at["column"], e.builder.mul(at["column"], i64(-(-TAPS // stride))))
-    rows = [e.builder.mul(at["row"], i64(i)) for i in range(TAPS)]
-    scratch = _scratch(e, size * TAPS)
+    left, right = row.factors(1), column.factors(1)
+    even = i64(-(-column.taps // column.stride))  # taps of the first phase
+    column_axis = Axis(at["column"], e.builder.mul(at["column"], even))
+    rows = [e.builder.mul(at["row"], i64(i)) for i in range(row.taps)]
+    scratch = _scratch(e, row.size * column.taps)
 
     def one_vector(_: object, carried: Values) -> list[Value]:
         source, target = carried
-        load = _loader(e, source, rows, lambda column: column_axis.offset(e, column, stride))
-        _transform(e, factors, scratch, load, _scatter(e, size, target, at["xi_stride"]))
+        load = _loader(e, source, rows, lambda i: column_axis.offset(e, i, column.stride))
+        _transform(e, left, right, scratch, load, _scatter(e, column.size, target, at["xi_stride"]))
         return [e.at(pointer, e.lanes * e.itemsize) for pointer in carried]
 
     e.loop(at["count"], 1, _pointers(e, at, "source", "target"), one_vector)
 
 
-def emit_output(m: int, stride: int, e: Emitter, at: dict[str, Value]) -> None:
+def emit_output(row: Side, column: Side, e: Emitter, at: dict[str, Value]) -> None:
     """Emit clamp(A^T M A + bias) of a row of boxes, each of `count` vectors of filters."""
-    factors = [factor.T for factor in reversed(butterflies(matrices(m, stride)[0].T))]
-    size = len(factors[1])
+    left, right = row.factors(0), column.factors(0)
     mul, xi = e.builder.mul, at["xi_stride"]
-    rows = [mul(xi, i64(i * size)) for i in range(size)]
-    scratch = _scratch(e, m * size)
+    rows = [mul(xi, i64(i * column.size)) for i in range(row.size)]
+    scratch = _scratch(e, row.m * column.size)
     low, high = (e.splat(e.narrow(at[name])) for name in LIMITS)
 
     def one_vector(_: object, carried: Values) -> list[Value]:
         source, target, bias = carried
         start = e.load(bias)
 
-        def store(row: Value, vectors: Values) -> None:
-            first = e.at(target, mul(at["row"], row))
-            for column, vector in enumerate(vectors):
-                place = e.at(first, mul(at["column"], i64(column)))
+        def store(line: Value, vectors: Values) -> None:
+            first = e.at(target, mul(at["row"], line))
+            for i, vector in enumerate(vectors):
+                place = e.at(first, mul(at["column"], i64(i)))
                 e.store(e.clamp(e.builder.fadd(vector, start), low, high), place)
 
-        load = _loader(e, source, rows, lambda column: mul(xi, column))
-        _transform(e, factors, scratch, load, store)
+        load = _loader(e, source, rows, lambda i: mul(xi, i))
+        _transform(e, left, right, scratch, load, store)
         return [e.at(pointer, e.lanes * e.itemsize) for pointer in carried]
 
     def one_box(_: object, carried: Values) -> list[Value]:
         source, target = carried
         source, *_ = e.loop(at["count"], 1, [source, target, bias], one_vector)
-        return [source, e.at(target, mul(at["column"], i64(m)))]
+        return [source, e.at(target, mul(at["column"], i64(column.m)))]
 
     source, target, bias = _pointers(e, at, "source", "target", "bias")
     e.loop(at["boxes"], 1, [source, target], one_box)
@@ -295,11 +321,14 @@ PARTS = {
 }
 
 
-def make_transform(name: str, m: int, stride: int, lanes: int, itemsize: int, fma: bool) -> Source:
-    """A part of F(m x m, 3x3), by its name in PARTS."""
+def make_transform(
+    name: str, m: int, taps: tuple[int, int], stride: int, lanes: int, itemsize: int, fma: bool
+) -> Source:
+    """A part of F(m x m, R x S), by its name in PARTS; `taps` are (R, S)."""
     declared, emit = PARTS[name]
+    row, column = (Side(schedule.box_extent(along, m), along, stride) for along in taps)
 
     def emit_part(builder: Builder, at: dict[str, Value]) -> None:
-        emit(m, stride, Emitter(builder, lanes, itemsize, fma), at)
+        emit(row, column, Emitter(builder, lanes, itemsize, fma), at)
 
     return emitted(declared, emit_part)
