@@ -86,6 +86,9 @@ STAGED_CYCLES = 0.3  # cycles per element of y that is copied from the staging t
 FAR_TRANSFORM = 2.5  # slowdown of transforms whose data does not fit in L2
 TRANSFORM_FILTER_CYCLES = 0.12  # cycles per element of a transformed filter
 TRANSFORM_CYCLES = {2: 2.0, 4: 5.0, 6: 4.5}  # by m: cycles per vector of a tile, input or output
+LINE_SHARE = (
+    0.5  # share of these cycles of tiles with one row or column (EPYC 9004, Zen 4, 2026-11)
+)
 
 SMALL_FILTERS = tuple(itertools.product((1, 2, 3), repeat=2))[1:]  # (R, S) that F2 transforms
 
@@ -240,7 +243,7 @@ class Winograd(KernelMethod):
         # A single tile reads each panel when it is packed; without filters there is none.
         parts = max(1, panels) if tile_count == 1 else 1
         far = 0.0 if near else parts * stream_cycles(panel_bytes / parts)
-        vector = TRANSFORM_CYCLES[m]
+        vector = TRANSFORM_CYCLES[m] * (LINE_SHARE if 1 in (g.R, g.S) else 1)
         if scratch.total > arch.l2_bytes:  # every panel reads the transformed input again
             far += scratch.boxes * panels / FAR_BYTES_PER_CYCLE
             vector *= FAR_TRANSFORM
