@@ -42,7 +42,7 @@ def enable(keep_packed: int = 256 << 20, *, precision: str = "standard") -> Enab
     precision : "strict", "standard" (default) or "fast"
         As in `implicit_conv.conv2d`. With "strict" an infinity or a NaN in the input gives what
         torch's kernel gives, and results do not depend on the number of threads; "standard" may
-        compute 3x3 filters by Winograd, which turns an infinity into NaNs.
+        compute filters of at most 3x3 taps by Winograd, which turns an infinity into NaNs.
 
     Returns
     -------
