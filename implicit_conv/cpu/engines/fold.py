@@ -42,6 +42,7 @@ from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.plan import planner
 from implicit_conv.cpu.run.call import Arrays, CallForm, contiguous_strides, stand_in
 from implicit_conv.cpu.run.packed import PackedFilter
+from implicit_conv.kernels.cpu.runtime.table import MOST_APART
 from implicit_conv.kernels.preparation import imports
 from implicit_conv.problem.options import ITEMSIZES, Activation, parse_activation
 from implicit_conv.problem.problem import Problem
@@ -49,15 +50,13 @@ from implicit_conv.problem.schedule import Load
 
 DTYPES = ("float32", "float64")
 # Costs of phases that their own estimates do not count, on an EPYC 9004 (Zen 4), 2026-11.
-SPREAD_TAP_CYCLES = (
-    1.75  # cycles per element of w that is packed from taps which lie a stride apart
-)
+SPREAD_TAP_CYCLES = 3.0  # cycles per element of w that is packed from taps a stride apart
 # Cycles per element of y that no L2 has, for each phase that writes a part of its cache line.
 SPREAD_PIXEL_CYCLES = 0.6
 # Cycles per element of y that is stored a stride apart, by bits of a vector: AVX2 masks stores by
 # an instruction that takes long.
 SPREAD_STORE_CYCLES = {512: 0.0}
-SLOW_SPREAD_STORE_CYCLES = 5.0  # with vectors of other sizes
+SLOW_SPREAD_STORE_CYCLES = 5.0  # with vectors of other sizes, and strides beyond MOST_APART
 LAUNCH_SECONDS = 8e-6  # Python starts the launch of a phase
 NO_ACTIVATION = (0.0, -math.inf, math.inf)
 
@@ -289,7 +288,9 @@ def spread_cycles(problem: Problem, arch: CpuArch) -> float:
         return 0.0
     elements = math.prod(problem.input_shape)
     beyond = max(0.0, elements - arch.l2_bytes / ITEMSIZES[problem.dtype])
-    stores = SPREAD_STORE_CYCLES.get(arch.vector_bits, SLOW_SPREAD_STORE_CYCLES)
+    stores = SLOW_SPREAD_STORE_CYCLES
+    if problem.stride[-1] <= MOST_APART:
+        stores = SPREAD_STORE_CYCLES.get(arch.vector_bits, stores)
     return elements * stores + beyond * problem.stride[-1] * SPREAD_PIXEL_CYCLES
 
 
