@@ -9,7 +9,7 @@ import pytest
 import implicit_conv as ic
 from implicit_conv import cache
 from implicit_conv.cpu.candidates.problem_views import spatial
-from implicit_conv.cpu.engines import fold, fold_blocks
+from implicit_conv.cpu.engines import fold, fold_blocks, phase_packing
 from implicit_conv.cpu.machine.arch import cpu_arch
 from implicit_conv.cpu.plan import tuning_cache
 from implicit_conv.kernels.disk import Store
@@ -160,7 +160,7 @@ def test_strict_sums_are_those_of_phases(folds, monkeypatch):
     y = plan(x, w)
     assert not folds
     monkeypatch.setattr(fold, "LAUNCH_SECONDS", 0.0)
-    monkeypatch.setattr(fold, "SPREAD_TAP_CYCLES", -1e9)
+    monkeypatch.setattr(phase_packing, "SPREAD_TAP_CYCLES", -1e9)
     cache.clear()
     np.testing.assert_array_equal(plan_and_arrays(precision="strict")[0](x, w), y)
 

@@ -7,6 +7,7 @@ import implicit_conv as ic
 from implicit_conv import cache
 from implicit_conv.cpu.engines import fold, phase_packing
 from implicit_conv.cpu.methods.gemm import Gemm
+from implicit_conv.cpu.methods.winograd import Winograd
 from implicit_conv.cpu.plan import planner
 from implicit_conv.problem import reference
 from implicit_conv.testing import Case
@@ -100,8 +101,25 @@ def test_w_of_other_strides_is_packed_phase_by_phase(passes):
 def test_what_is_packed_phase_by_phase(options):
     asked = {"dtype": "float32", "stride": 2, **options}
     plan = ic.plan_conv_transpose1d((1, 32, 20), (32, 40, 4), **asked)
-    assert not plan.engine.packs_together
+    assert not plan.engine.together
     assert "one pass over w" not in plan.explain()
+
+
+def test_a_plain_filter_takes_the_method_that_packs_in_one_pass(passes, monkeypatch):
+    """Although another one is faster with a packed filter; near sizes of plain calls do so too."""
+    monkeypatch.setattr(planner, "METHODS", (Gemm, Winograd))
+    monkeypatch.setattr(phase_packing, "SPREAD_TAP_CYCLES", 1e9)
+    plan, x, w, y = plan_and_arrays((12, 14), (4, 4), 128, 128, stride=2, padding=1)
+    assert {part.engine.best_packed.algorithm for part in plan.engine.parts} == {"winograd_f2"}
+    assert {part.engine.best.algorithm for part in plan.engine.together} == {"implicit_gemm"}
+    assert "winograd" not in plan.explain().split("method")[0]
+    np.testing.assert_allclose(plan(x, w), y, atol=1e-2)
+    assert len(passes) == 1
+    np.testing.assert_allclose(plan(x, plan.pack(w)), y, atol=1e-2)
+    assert len(passes) == 1
+    for number in range(3):
+        ic.conv_transpose2d(x[:, :, number:], w, stride=2, padding=1)
+    assert len(passes) == 4
 
 
 def test_explanation_and_bytes(passes):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 import numpy as np
 
 from implicit_conv.arrays.arrays import Binding, numpy_dtype
+from implicit_conv.cache import cached_property
 from implicit_conv.cpu.candidates.candidate import Candidate, Query, Request
 from implicit_conv.cpu.candidates.phrases import gradient_text
 from implicit_conv.cpu.candidates.problem_views import spatial
@@ -120,7 +121,10 @@ class DgradEngine(SumEngine):
     def engines(self) -> tuple[CpuEngine, ...]:
         """The plans of all launches with a plain filter, in their order."""
         fold = self.fold(packed=False)
-        return self.phases if fold is None else (fold.product,)
+        if fold is not None:
+            return (fold.product,)
+        found = tuple(part.engine for part in self.plain_parts)
+        return found if self.empty is None else (self.empty, *found)
 
     def fold(self, packed: bool) -> Fold | None:
         """What runs in place of the phases with a filter that is `packed` or plain."""
@@ -137,11 +141,19 @@ class DgradEngine(SumEngine):
         """The plans of the phases that taps reach."""
         return tuple(part.engine for part in self.parts)
 
+    @cached_property
+    def together(self) -> tuple[Part, ...]:
+        """The phases as they run with a plain filter, if one launch packs it for all of them."""
+        if len(self.parts) < 2:
+            return ()
+        engines = _phase_packing().together(self.problem, self._engines)
+        each = zip(self.parts, engines, strict=False)  # there may be none
+        return tuple(Part(part.phase, engine) for part, engine in each)
+
     @property
-    def packs_together(self) -> bool:
-        """Whether one launch packs a plain filter for all phases."""
-        several = len(self.parts) > 1
-        return several and _phase_packing().packs_together(self.problem, self._engines)
+    def plain_parts(self) -> tuple[Part, ...]:
+        """The phases as they run with a plain filter."""
+        return self.together or self.parts
 
     @property
     def phases(self) -> tuple[CpuEngine, ...]:
@@ -183,7 +195,8 @@ class DgradEngine(SumEngine):
     def workspace_bytes(self) -> int:
         """Bytes of scratch memory of the launch that needs most, of a tile, and of copies."""
         tile = 0 if self.folds is None else self.folds.tile_bytes
-        return super().workspace_bytes + tile
+        packed = max((engine.workspace_bytes for engine in self._engines), default=0)
+        return max(super().workspace_bytes, packed + self.copied_bytes) + tile
 
     @property
     def call_bytes(self) -> int:
@@ -193,8 +206,9 @@ class DgradEngine(SumEngine):
         folded = 0 if self.folds is None else self.folds.call_bytes
         if self.fold(packed=False) is not None:
             return folded
-        if self.packs_together:
-            panels: int = _phase_packing().panel_starts(self.problem, self._engines)[-1]
+        if self.together:
+            engines = [part.engine for part in self.together]
+            panels: int = _phase_packing().panel_starts(self.problem, engines)[-1]
             return max(panels + self.workspace_bytes, folded)
         taken = [
             part.engine.call_bytes_of(
@@ -242,12 +256,12 @@ class DgradEngine(SumEngine):
         yield f"algorithm   {each if count else 'none: no tap reaches a pixel of'} {self.result}"
         if self.refusal:
             yield f"            not in one pass: {self.refusal}"
-        if self.packs_together:
+        if self.together:
             yield "            one pass over w packs the filters of all phases"
         if self.empty is not None:
             yield "            pixels that no tap reaches are written first"
         shown: dict[Problem, int] = {}
-        for number, part in enumerate(self.parts, 1):
+        for number, part in enumerate(self.plain_parts, 1):
             pixels = ", ".join(
                 f"{axis}={found.start}::{found.step}"
                 for axis, found in zip(space(self.problem.layout), part.phase.pixels, strict=True)
@@ -273,7 +287,7 @@ class DgradEngine(SumEngine):
         fold = self.fold(packed=False)
         if fold is not None:
             return fold.trace()
-        return [load for part in self.parts for load in part.engine.trace()]
+        return [load for part in self.plain_parts for load in part.engine.trace()]
 
     def pack(self, w: object) -> PackedParts:
         """The packed filters of all phases, or that of the products; see `Plan.pack`."""
@@ -315,10 +329,10 @@ class DgradEngine(SumEngine):
         w = None
         if binding.w is not None:
             w = swapped(problem, blank(problem.weight_shape, problem.filter_dtype, binding.w))
-        together = w is not None and self.packs_together
-        together = together and _phase_packing().serves(problem, binding.w)
-        own = None if together else w
-        calls = bound_phases(problem, self.parts, y, own, binding, self.residual_dtype, whole)
+        together = self.together if w is not None else ()
+        together = together if together and _phase_packing().serves(problem, binding.w) else ()
+        own, parts = (None, together) if together else (w, self.parts)
+        calls = bound_phases(problem, parts, y, own, binding, self.residual_dtype, whole)
         empty = None
         if self.empty is not None:
             given = nothing(self.empty)

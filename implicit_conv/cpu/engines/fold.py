@@ -37,7 +37,7 @@ from implicit_conv.cpu.engines.fold_blocks import (
     tile_strides,
 )
 from implicit_conv.cpu.engines.fold_call import FoldCall
-from implicit_conv.cpu.engines.phase_packing import PACK_CYCLES, packs_together
+from implicit_conv.cpu.engines.phase_packing import one_pass_seconds, own_seconds, together
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.plan import planner
 from implicit_conv.cpu.run.call import Arrays, CallForm, contiguous_strides, stand_in
@@ -50,7 +50,6 @@ from implicit_conv.problem.schedule import Load
 
 DTYPES = ("float32", "float64")
 # Costs of phases that their own estimates do not count, on an EPYC 9004 (Zen 4), 2026-11.
-SPREAD_TAP_CYCLES = 3.0  # cycles per element of w that is packed from taps a stride apart
 # Cycles per element of y that no L2 has, for each phase that writes a part of its cache line.
 SPREAD_PIXEL_CYCLES = 0.6
 # Cycles per element of y that is stored a stride apart, by bits of a vector: AVX2 masks stores by
@@ -305,15 +304,12 @@ def folds_of(
     found = plan(problem, arch, request, parse_activation(activation))
     if found is None:
         return None
-    gathered = math.prod(problem.weight_shape) * SPREAD_TAP_CYCLES / arch.hertz
     spread = spread_cycles(problem, arch) / arch.hertz
     plain = packed = len(phases) * LAUNCH_SECONDS + spread
     best = [engine.best_packed for engine in phases]
     packed += sum(c.packed_cycles / c.threads / c.arch.hertz for c in best)
-    if packs_together(problem, phases):
-        plain = packed + math.prod(problem.weight_shape) * PACK_CYCLES / arch.hertz
-    else:
-        plain += gathered + sum(engine.best.seconds for engine in phases)
+    joined = together(problem, phases)
+    plain += one_pass_seconds(problem, joined) if joined else own_seconds(problem, phases)
     folds = Folds(
         found if found.seconds(packed=False) < plain else None,
         found if found.seconds(packed=True) < packed else None,

@@ -58,11 +58,11 @@ class PhaseRange(Range):
 
     def __init__(self, engine: Any) -> None:
         super().__init__(engine)
-        self._ranges = [CandidateRange(part.engine) for part in engine.parts]
+        self._ranges = [CandidateRange(part.engine) for part in engine.plain_parts]
 
     @property
     def _planned(self) -> tuple[CpuEngine, ...]:
-        return tuple(part.engine for part in self.engine.parts)
+        return tuple(part.engine for part in self.engine.plain_parts)
 
     def sized(self, x_shape: Shape, shape: Shape | None = None) -> Any:
         """See `Range`."""
@@ -131,5 +131,5 @@ def range_of(engine: Any) -> Range | None:
     if folds is not None and folds.plain is not None:
         return FoldRange(engine) if may_serve(folds.plain.product) else None
     has_all = engine.empty is None and len(parts) > 0
-    serves = has_all and all(may_serve(part.engine) for part in parts)
+    serves = has_all and all(may_serve(part.engine) for part in engine.plain_parts)
     return PhaseRange(engine) if serves else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from implicit_conv.cpu.candidates.problem_views import spatial
 from implicit_conv.cpu.engines.engine import CpuEngine
 from implicit_conv.cpu.engines.fold_blocks import is_row
 from implicit_conv.cpu.engines.stride_phases import Part, PhasedCall, filter_layout
-from implicit_conv.cpu.plan.planner import FIXED
+from implicit_conv.cpu.plan.planner import FIXED, Choice
 from implicit_conv.cpu.run.call import Call, CallForm, blank
 from implicit_conv.cpu.run.packed import PanelOrder
 from implicit_conv.kernels import schedule
@@ -29,21 +30,57 @@ from implicit_conv.kernels.preparation import first, prepare
 from implicit_conv.problem.problem import Problem
 
 DTYPES = ("float32", "float64")
-PACK_CYCLES = 1.0  # cycles per element of w that is packed (EPYC 9004, Zen 4, 2026-11)
+# Cycles per element of w that is packed in one pass, and for each phase that reads its taps, which
+# lie a stride apart, besides its estimate (EPYC 9004, Zen 4, 2026-11).
+PACK_CYCLES = 1.0
+SPREAD_TAP_CYCLES = 0.75
 
 
-def packs_together(problem: Problem, engines: Sequence[CpuEngine]) -> bool:
-    """Whether one launch packs the filters of these phases: all read the same kind of panels, each
-    tap is in one of them, and memory is not limited, of which it takes more.
+def together(problem: Problem, engines: Sequence[CpuEngine]) -> tuple[CpuEngine, ...]:
+    """Plans of these phases whose filters one launch packs, if a plain filter is then faster by
+    estimate; else none.
+
+    All read the same kind of panels, each tap is in one of them, and memory is not limited, of
+    which it takes more.
     """
     if problem.groups > 1 or problem.dtype not in DTYPES or len(engines) < 2:
-        return False
+        return ()
     if any(engine.request.max_workspace is not None for engine in engines):
-        return False
-    taps = sum(math.prod(engine.problem.kernel) for engine in engines)
-    return taps == math.prod(problem.kernel) and all(
-        isinstance(engine.best_packed.packed, PanelOrder) for engine in engines
+        return ()
+    if sum(math.prod(engine.problem.kernel) for engine in engines) != math.prod(problem.kernel):
+        return ()
+    found = tuple([own for own in map(_of_panels, engines) if own is not None])
+    if len(found) < len(engines):
+        return ()
+    return found if one_pass_seconds(problem, found) <= own_seconds(problem, engines) else ()
+
+
+def _of_panels(engine: CpuEngine) -> CpuEngine | None:
+    """The plan of a phase that reads panels; None if no method does, or a measured one does not."""
+    if isinstance(engine.best_packed.packed, PanelOrder):
+        return engine
+    choice = engine.choice
+    able = [c for c in choice.candidates if isinstance(c.packed, PanelOrder) and not choice.tuned]
+    if not able:
+        return None
+    best = min(able, key=lambda c: c.packed_cycles)
+    return replace(engine, choice=Choice((best,), ()))
+
+
+def one_pass_seconds(problem: Problem, engines: Sequence[CpuEngine]) -> float:
+    """The estimate of phases whose filters one launch packs."""
+    best = [engine.best_packed for engine in engines]
+    elements = math.prod(problem.weight_shape) * PACK_CYCLES
+    return sum(c.packed_cycles / c.threads / c.arch.hertz for c in best) + (
+        elements / best[0].arch.hertz
     )
+
+
+def own_seconds(problem: Problem, engines: Sequence[CpuEngine]) -> float:
+    """The estimate of phases that pack for themselves."""
+    elements = len(engines) * math.prod(problem.weight_shape) * SPREAD_TAP_CYCLES
+    gathered = elements / engines[0].arch.hertz if engines else 0.0
+    return gathered + sum(engine.best.seconds for engine in engines)
 
 
 def panel_starts(problem: Problem, engines: Sequence[CpuEngine]) -> list[int]:
