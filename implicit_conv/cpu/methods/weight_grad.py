@@ -10,7 +10,6 @@ work items may sum; the order of a sum therefore depends on nothing else.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,13 +19,13 @@ from implicit_conv.arrays.arrays import Array
 from implicit_conv.cpu.candidates.candidate import (
     FLOATS,
     Candidate,
-    Formats,
     Refusal,
     Request,
     Serves,
     Words,
 )
-from implicit_conv.cpu.candidates.kernel_method import KernelMethod, best, operator, ranked
+from implicit_conv.cpu.candidates.gradient_method import GradientMethod, tile_parts
+from implicit_conv.cpu.candidates.kernel_method import best, ranked
 from implicit_conv.cpu.candidates.phrases import blocks_of, count, loads_of, plane_word
 from implicit_conv.cpu.candidates.problem_views import ungrouped, widened
 from implicit_conv.cpu.candidates.tiling import (
@@ -49,8 +48,7 @@ from implicit_conv.cpu.candidates.tiling import (
     thread_count,
 )
 from implicit_conv.cpu.machine.arch import CpuArch
-from implicit_conv.cpu.run.call import Arrays, CallForm, GradientCall, is_contiguous
-from implicit_conv.cpu.run.packed import PackedOrder
+from implicit_conv.cpu.run.call import Arrays, is_contiguous
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.runtime.layout import buffer_bytes
 from implicit_conv.kernels.cpu.wgrad.layout import (
@@ -68,21 +66,22 @@ from implicit_conv.problem.schedule import Load, geometry
 
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operator
-    from implicit_conv.kernels.geometry import Epilogue
 
 # Pixels of a load tile, which are added one by one, at most. With 128 instead, 1x1 layers of 512
 # channels or more and 14 x 14 outputs took 7 to 14 % longer (Intel Xeon, AVX-512, 2026-11).
 CHAIN_PIXELS = 256
-FEW_ELEMENTS = 4096  # elements of dw below which pixels are divided into parts
-MOST_PARTS = 16  # parts that load tiles are divided into, at most
-PART_TILES = 4  # load tiles of a part, at least
 REGISTER_TILE_CYCLES = 80  # fixed cycles per register tile and load tile
+# Depthwise filters over planes: cycles per element that is transposed, beyond TRANSPOSE_CYCLES, and
+# fixed cycles per row of a panel. A row is loaded for few products, and is often short (Zen 4,
+# AVX-512 and AVX2, one thread).
+PLANE_ELEMENT_CYCLES = 0.45
+PLANE_PANEL_ROW_CYCLES = 400
 EXPAND_CYCLES = 1  # cycles per element of x that is repeated for the filters of its group
 SUM_CYCLES = 2  # cycles to add a vector to the sums in memory
 
 
 @dataclass(frozen=True)
-class WeightGrad(KernelMethod):
+class WeightGrad(GradientMethod):
     """Implicit GEMM over pixels; x is read in place or copied to row buffers.
 
     The channels and filters of a 1x1 filter may be swapped, so that vectors of channels are stored
@@ -132,10 +131,6 @@ class WeightGrad(KernelMethod):
             costs = tilings(c.view, c.arch, method)
             yield best(method, c.algorithm, c.problem, c.view, c.arch, costs, limit=limit)
 
-    def filter_bytes(self, c: Candidate, w: Array | None = None) -> int:
-        """A weight gradient reads no filter."""
-        return 0
-
     def accepts(self, c: Candidate, arrays: Arrays) -> bool:
         """Reading in place needs contiguous channels, or filters."""
         rows = arrays.y if self.swapped else arrays.x
@@ -165,20 +160,11 @@ class WeightGrad(KernelMethod):
             joined=self.joined,
         )
 
-    def workspace_bytes(self, c: Candidate) -> int:
-        """Bytes of scratch memory of all threads, and of the sums of parts."""
-        layout = self.layout(c)
-        return c.threads * layout.scratch(packs=False).total + layout.partial_bytes
-
     def operator(self, c: Candidate, build: Build) -> Operator:
         """The compiled kernels of a candidate."""
         from implicit_conv.kernels.cpu.wgrad.operator import WeightGrad as WeightGradOperator
 
         return WeightGradOperator(self.layout(c), c.lanes, build)
-
-    def packed(self, c: Candidate) -> PackedOrder:
-        """Nothing is packed."""
-        return PackedOrder(("nothing",), 0)
 
     def as_problem(self, c: Candidate, loads: Sequence[Load]) -> list[Load]:
         """Loads of the array that has the role of x, which is dy if roles are swapped."""
@@ -199,29 +185,6 @@ class WeightGrad(KernelMethod):
             f"{count(g.groups, 'group')} x {count(schedule.block_count(g), 'channel block')} x "
             f"{count(chunks, 'chunk')} of {count(c.chunk, 'panel')}",
         }
-
-    def bind(
-        self,
-        c: Candidate,
-        form: CallForm,
-        arrays: Arrays,
-        epilogue: Epilogue,
-        formats: Formats,
-        record: int = 0,
-    ) -> GradientCall:
-        """Prepare the launches for arrays of these strides, of which `w` is dw and `y` is dy; a
-        gradient has no epilogue, and its loads are not recorded.
-        """
-        compiled = operator(c, formats)
-        from implicit_conv.kernels.cpu.wgrad.operator import Gradients
-        from implicit_conv.kernels.cpu.wgrad.operator import WeightGrad as WeightGradOperator
-
-        assert isinstance(compiled, WeightGradOperator) and arrays.w is not None
-        dw = arrays.w.swapaxes(0, 1) if self.swapped else arrays.w
-        operands = Gradients(*self.operands(c, arrays.x, arrays.y), dw)
-        launches = compiled.prepare_gradient(operands, c.threads)
-        roles = functools.partial(self.operands, c) if self.swapped else None
-        return GradientCall(form, self.layout(c).partial_bytes, *launches, roles)
 
 
 @dataclass(frozen=True)
@@ -336,6 +299,9 @@ def lanes_tiling(
         multiply += elements / max(1, g.tile_c) * g.tile_k * EXPAND_CYCLES
     item = multiply * channels + ITEM_CYCLES
     if not in_place:
+        if (channels, filters) == (1, 1) and not problem.channels_last:
+            cost += PLANE_ELEMENT_CYCLES
+            item += (schedule.tile_rows(g) + g.tile_n * g.tile_p) * PLANE_PANEL_ROW_CYCLES
         item += elements * cost + pixels * g.tile_k * cost
     items = max(1, schedule.panel_count(g) * layout.parts)
     threads = thread_count(problem, arch)
@@ -408,12 +374,11 @@ def part_count(problem: Problem) -> int:
     It depends on the shape alone and is the same for all methods, so that all of them have the same
     order of sums.
     """
-    if problem.K * problem.C // problem.groups * math.prod(problem.kernel) >= FEW_ELEMENTS:
-        return 1
     depth, p, q = problem.output
     images, planes = (problem.N, depth) if depth > 1 else (1, problem.N)
     tiles = images * math.prod(map(schedule.ceil_div, (planes, p, q), load_tile(problem)))
-    return max(1, min(MOST_PARTS, tiles // PART_TILES))
+    elements = problem.K * problem.C // problem.groups * math.prod(problem.kernel)
+    return tile_parts(elements, tiles)
 
 
 def tilings(

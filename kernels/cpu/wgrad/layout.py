@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.runtime.layout import Layout, ScratchLayout, buffer_bytes, round_up
@@ -136,6 +137,61 @@ class LanesLayout(WeightGradLayout):
             staging=self.levels * self.item_sums,
             boxes=0 if single else pixels * g.tile_k * itemsize,
         )
+
+
+@dataclass(frozen=True)
+class PlanesLayout(WeightGradLayout):
+    """Sizes of a weight gradient of depthwise filters whose lanes are pixels; a panel is a channel.
+
+    Attributes
+    ----------
+    pass_rows, pass_columns : int
+        Filter rows and columns of a pass over the pixels at most: each tap has a sum in a register.
+    """
+
+    pass_rows: int = 1
+    pass_columns: int = 1
+
+    @property
+    def items(self) -> int:
+        """Work items of a part: chunks of channels."""
+        return int(schedule.ceil_div(self.g.K, self.chunk))
+
+    @property
+    def panel_sums(self) -> int:
+        """Bytes of the sums of a channel: a vector for each tap."""
+        return int(schedule.taps(self.g)) * self.lanes * self.itemsize
+
+    def scratch(self, packs: bool) -> ScratchLayout:
+        """The sums; x and dy are read in place."""
+        return ScratchLayout(staging=self.levels * self.item_sums)
+
+
+class PlaneTaps(NamedTuple):
+    """What a microkernel of planes is compiled for: the taps of a pass, and steps along a row."""
+
+    rows: int
+    columns: int
+    stride: int
+    dilation: int
+
+    @property
+    def loads(self) -> list[tuple[int, dict[int, int]]]:
+        """(first column, {tap: remainder}) of each load from a row for a vector of outputs, of as
+        many vectors as the stride.
+
+        With a stride of 2 neighbouring taps share the even and the odd columns of two vectors. A
+        tap that is left alone takes the odd ones, so that no column beyond its last one is loaded.
+        """
+        found: list[tuple[int, dict[int, int]]] = []
+        together = 2 if self.stride == 2 and self.dilation == 1 else 1
+        for s in range(0, self.columns, together):
+            place = s * self.dilation
+            if s + together > self.columns or (self.stride == 2 and together == 1 and s > 0):
+                found.append((place - 1, {s: 1}) if s > 0 else (place, {s: 0}))
+            else:
+                found.append((place, {s + i: i for i in range(together)}))
+        return found
 
 
 def panel_channels(filters: int, group_filters: int, group_channels: int, groups: int) -> int:

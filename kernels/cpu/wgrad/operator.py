@@ -15,6 +15,8 @@ from implicit_conv.kernels.cpu.wgrad.layout import (
     LANE_TAPS,
     NEAR_PIXEL_BYTES,
     LanesLayout,
+    PlanesLayout,
+    PlaneTaps,
     RegisterTile,
     WeightGradLayout,
     register_tiles,
@@ -22,6 +24,7 @@ from implicit_conv.kernels.cpu.wgrad.layout import (
 from implicit_conv.kernels.geometry import Geometry
 
 MICROKERNEL = ".wgrad.compiled.microkernel:make_microkernel"
+PLANES, PLANE_SUMS = ".wgrad.compiled.planes:", ".wgrad.compiled.plane_sums:"
 WINDOWS = ".wgrad.compiled.windows:make_microkernel"
 
 
@@ -68,6 +71,16 @@ class WeightGrad(Operator):
         """The entry that adds the sums of parts."""
         return code(".wgrad.compiled.wgrad:make_add_parts")
 
+    def _require_transposes(self, operands: Gradients) -> None:
+        """Compile the transposes that arrays of these strides need."""
+        x, dy, dw = operands
+        if x.strides[-1] != x.itemsize and not self.layout.in_place:
+            self._require(table.TRANSPOSE_IN, min(2, self.g.step_w))
+        if dy.strides[-1] != dy.itemsize:
+            self._require(table.TRANSPOSE_IN)
+        if dw.strides[0] != dw.itemsize:
+            self._require(table.TRANSPOSE_OUT)
+
     def prepare_gradient(self, operands: Gradients, threads: int) -> tuple[Launch, Launch | None]:
         """Prepare the launch that sums, and the one that adds the sums of parts if there are any.
 
@@ -77,12 +90,7 @@ class WeightGrad(Operator):
         layout, g = self.layout, self.g
         y_q, y_k = dy.strides[3:]
         w_k, w_c, w_t, w_r, w_s = dw.strides
-        if x.strides[-1] != x.itemsize and not layout.in_place:
-            self._require(table.TRANSPOSE_IN, min(2, g.step_w))
-        if y_k != dy.itemsize:
-            self._require(table.TRANSPOSE_IN)
-        if w_k != dw.itemsize:
-            self._require(table.TRANSPOSE_OUT)
+        self._require_transposes(operands)
         taps_inside = (
             not layout.joined
             and (g.S == 1 or w_s == dw.itemsize)
@@ -158,6 +166,48 @@ class WeightGradLanes(WeightGrad):
 
     def _adder(self) -> Code:
         return code(".wgrad.compiled.lanes:make_add_parts")
+
+
+class WeightGradPlanes(WeightGrad):
+    """A vector has pixels of a row of one channel, and x and dy are read in place."""
+
+    def _size(self, layout: Layout, build: Build) -> None:
+        self.lanes = layout.lanes  # which depends on the pixels of a row
+        super()._size(layout, build)
+
+    def _part_kind(self) -> Any:
+        return self.lanes
+
+    def _parts(self) -> dict[int, Code]:
+        lanes, g, layout = self.lanes, self.g, self.layout
+        assert isinstance(layout, PlanesLayout)
+        parts = {
+            table.ADD_SUMS: code(".wgrad.compiled.sums:make_add_sums", lanes, self.itemsize),
+            table.REDUCE_SUMS: code(PLANE_SUMS + "make_reduce_sums", lanes, self.itemsize),
+            table.STORE_SUMS: code(PLANES + "make_store_channels", lanes, self.form),
+        }
+        for rows in {layout.pass_rows, g.R % layout.pass_rows} - {0}:
+            for columns in {layout.pass_columns, g.S % layout.pass_columns} - {0}:
+                taps = PlaneTaps(rows, columns, g.stride_w, g.dilation_w)
+                parts[table.microkernel_slot(1, rows, columns)] = code(
+                    PLANE_SUMS + "make_microkernel", taps, lanes, self.itemsize, self.fma
+                )
+        return parts
+
+    def _require_transposes(self, operands: Gradients) -> None:
+        """Nothing is transposed."""
+
+    def _load_tile(self, x: Any) -> int:
+        """Nothing loads tiles."""
+        return 0
+
+    def _entry(self) -> Code:
+        layout = self.layout
+        assert isinstance(layout, PlanesLayout)
+        return code(PLANES + "make_planes", layout.pass_rows, layout.pass_columns)
+
+    def _adder(self) -> Code:
+        return code(PLANES + "make_add_parts")
 
 
 def is_unpadded(g: Geometry) -> bool:

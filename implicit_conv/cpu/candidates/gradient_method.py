@@ -1,0 +1,78 @@
+"""GradientMethod: a method of weight gradients, whose launches read x and dy and write dw."""
+
+from __future__ import annotations
+
+import functools
+from abc import abstractmethod
+from typing import TYPE_CHECKING
+
+from implicit_conv.arrays.arrays import Array
+from implicit_conv.cpu.candidates.candidate import Candidate, Formats
+from implicit_conv.cpu.candidates.kernel_method import KernelMethod, operator
+from implicit_conv.cpu.run.call import Arrays, CallForm, GradientCall
+from implicit_conv.cpu.run.packed import PackedOrder
+from implicit_conv.kernels.cpu.wgrad.layout import WeightGradLayout
+
+if TYPE_CHECKING:
+    from implicit_conv.kernels.geometry import Epilogue
+
+FEW_ELEMENTS = 4096  # elements of dw below which pixels are divided into parts
+MOST_PARTS = 16  # parts that load tiles are divided into, at most
+PART_TILES = 4  # load tiles of a part, at least
+
+
+class GradientMethod(KernelMethod):
+    """A method of weight gradients. Nothing is packed, and a gradient has no epilogue."""
+
+    swapped = False  # whether x and dy, and thus channels and filters, change their roles
+
+    @abstractmethod
+    def layout(self, c: Candidate) -> WeightGradLayout:
+        """Sizes of scratch memory."""
+
+    def filter_bytes(self, c: Candidate, w: Array | None = None) -> int:
+        """A weight gradient reads no filter."""
+        return 0
+
+    def operands(self, c: Candidate, x: Array, dy: Array) -> tuple[Array, Array]:
+        """x and dy, with five axes, in the roles of x and dy of the view."""
+        return x, dy
+
+    def workspace_bytes(self, c: Candidate) -> int:
+        """Bytes of scratch memory of all threads, and of the sums of parts."""
+        layout = self.layout(c)
+        return c.threads * layout.scratch(packs=False).total + layout.partial_bytes
+
+    def packed(self, c: Candidate) -> PackedOrder:
+        """Nothing is packed."""
+        return PackedOrder(("nothing",), 0)
+
+    def bind(
+        self,
+        c: Candidate,
+        form: CallForm,
+        arrays: Arrays,
+        epilogue: Epilogue,
+        formats: Formats,
+        record: int = 0,
+    ) -> GradientCall:
+        """Prepare the launches for arrays of these strides, of which `w` is dw and `y` is dy; a
+        gradient has no epilogue, and its loads are not recorded.
+        """
+        compiled = operator(c, formats)
+        from implicit_conv.kernels.cpu.wgrad.operator import Gradients
+        from implicit_conv.kernels.cpu.wgrad.operator import WeightGrad as WeightGradOperator
+
+        assert isinstance(compiled, WeightGradOperator) and arrays.w is not None
+        dw = arrays.w.swapaxes(0, 1) if self.swapped else arrays.w
+        operands = Gradients(*self.operands(c, arrays.x, arrays.y), dw)
+        launches = compiled.prepare_gradient(operands, c.threads)
+        roles = functools.partial(self.operands, c) if self.swapped else None
+        return GradientCall(form, self.layout(c).partial_bytes, *launches, roles)
+
+
+def tile_parts(elements: int, tiles: int) -> int:
+    """Parts of `tiles` load tiles: several if the `elements` of dw are too few to keep threads
+    busy; it depends on no number of threads, since the order of a sum does not.
+    """
+    return 1 if elements >= FEW_ELEMENTS else max(1, min(MOST_PARTS, tiles // PART_TILES))
