@@ -171,23 +171,23 @@ def pass_count(g: Geometry, arch: CpuArch) -> int:
 
 
 def estimate(view: Problem, arch: CpuArch, g: Geometry) -> Estimate:
-    """Cycles of one core: loads, shuffles and FMAs of all vectors, and the sums of lanes."""
+    """Cycles of one core: loads, shuffles and FMAs of all vectors, and the sums of lanes.
+
+    They depend on no number of threads: other methods add in another order, and the order of a
+    weight gradient is the same for all of them.
+    """
     lanes = plane_lanes(view, arch)
-    vectors, taps, passes = (
-        schedule.ceil_div(g.tile_q, lanes),
-        schedule.taps(g),
-        pass_count(g, arch),
-    )
+    vectors, taps = schedule.ceil_div(g.tile_q, lanes), schedule.taps(g)
+    passes = pass_count(g, arch)
     _, columns = pass_taps(g, arch)
     loads = g.stride_w * schedule.filter_rows(g) * row_loads(g, columns)
     row = vectors * loads * lanes * view.itemsize * LOAD_CYCLES + passes * ROW_CYCLES
     channel = g.tile_p * row + passes * CHANNEL_CYCLES
     threads = thread_count(view, arch)
     chunk = max(1, min(CHANNELS, g.K // (ITEMS_PER_THREAD[0] * threads)))
-    items = schedule.ceil_div(g.K, chunk) * part_count(g)
-    idle = schedule.ceil_div(items, threads) * threads / items
     cycles = g.K * (schedule.tile_count(g) * channel + taps * REDUCE_CYCLES)
-    return Estimate((cycles + items * ITEM_CYCLES) * idle, int(chunk))
+    items = schedule.ceil_div(g.K, CHANNELS) * part_count(g)
+    return Estimate(cycles + items * ITEM_CYCLES, int(chunk))
 
 
 def row_loads(g: Geometry, columns: int) -> int:

@@ -298,14 +298,17 @@ def lanes_tiling(
     if (channels, filters) != (1, 1):
         multiply += elements / max(1, g.tile_c) * g.tile_k * EXPAND_CYCLES
     item = multiply * channels + ITEM_CYCLES
+    over_planes = (channels, filters) == (1, 1) and not problem.channels_last
     if not in_place:
-        if (channels, filters) == (1, 1) and not problem.channels_last:
+        if over_planes:
             cost += PLANE_ELEMENT_CYCLES
             item += (schedule.tile_rows(g) + g.tile_n * g.tile_p) * PLANE_PANEL_ROW_CYCLES
         item += elements * cost + pixels * g.tile_k * cost
     items = max(1, schedule.panel_count(g) * layout.parts)
-    threads = thread_count(problem, arch)
-    idle = schedule.ceil_div(items, threads) * threads / items
+    idle = 1.0
+    if not over_planes:  # where another order of sums may be chosen, and must be for any threads
+        threads = thread_count(problem, arch)
+        idle = schedule.ceil_div(items, threads) * threads / items
     return Estimate(schedule.panel_count(g) * schedule.tile_count(g) * item * idle, 1), g
 
 

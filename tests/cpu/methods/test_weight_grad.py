@@ -110,3 +110,24 @@ def test_depthwise_in_place_has_the_bits_of_copies(kernel, dtype):
         np.testing.assert_array_equal(in_place, copied)
         tolerance = {"float32": 2e-5, "float64": 1e-13}[dtype] * np.sqrt(np.prod(case.output))
         np.testing.assert_allclose(in_place, expected, rtol=0, atol=10 * tolerance)
+
+
+def test_the_order_of_sums_is_chosen_for_any_number_of_threads():
+    """Depthwise filters over planes have methods with two orders, of which both are chosen."""
+    random, orders = np.random.default_rng(0), set()
+    for _ in range(200):
+        case = Case(
+            N=int(random.choice([1, 2, 9])),
+            groups=int(random.choice([2, 3, 17, 64, 500])),
+            size=tuple(map(int, random.choice([1, 5, 14, 40, 130], 2))),
+            kernel=tuple(map(int, random.choice([1, 3, 5, 9, 31], 2))),
+            stride=tuple(map(int, random.choice([1, 2], 2))),
+            padding=((20, 20), (20, 20)),
+        )
+        plans = [
+            wgrad.plan(case.problem, replace(ARCH, threads=threads), Request())
+            for threads in (1, 2, 3, 8, 64)
+        ]
+        (order,) = {plan.best.method.order for plan in plans}
+        orders.add(order)
+    assert len(orders) == 2
