@@ -9,7 +9,8 @@ from typing import Any
 
 from implicit_conv.cpu.candidates.candidate import Candidate
 from implicit_conv.cpu.plan.input_gradients import INPUT_GRADIENTS
-from implicit_conv.cpu.plan.planner import METHODS, WEIGHT_GRADIENTS, Choice
+from implicit_conv.cpu.plan.planner import METHODS, Choice
+from implicit_conv.cpu.plan.weight_gradients import WEIGHT_GRADIENTS
 from implicit_conv.operators.plan import Plan
 
 

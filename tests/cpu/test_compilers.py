@@ -8,7 +8,8 @@ from tight_machine import tight_machine
 import implicit_conv as ic
 from implicit_conv.cpu.methods.gemm import Gemm
 from implicit_conv.cpu.plan.input_gradients import INPUT_GRADIENTS
-from implicit_conv.cpu.plan.planner import METHODS, WEIGHT_GRADIENTS
+from implicit_conv.cpu.plan.planner import METHODS
+from implicit_conv.cpu.plan.weight_gradients import WEIGHT_GRADIENTS
 from implicit_conv.testing.check import compute
 from implicit_conv.testing.trial import inputs
 

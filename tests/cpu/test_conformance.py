@@ -15,7 +15,8 @@ from implicit_conv.cpu.methods.planar_gemm import PlanarGemm
 from implicit_conv.cpu.methods.winograd import LargeWinograd
 from implicit_conv.cpu.plan import planner
 from implicit_conv.cpu.plan.input_gradients import INPUT_GRADIENTS
-from implicit_conv.cpu.plan.planner import METHODS, WEIGHT_GRADIENTS
+from implicit_conv.cpu.plan.planner import METHODS
+from implicit_conv.cpu.plan.weight_gradients import WEIGHT_GRADIENTS
 from implicit_conv.kernels.geometry import Epilogue
 
 every_method = pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import pytest
 
 import implicit_conv
 from implicit_conv.cpu.plan.input_gradients import INPUT_GRADIENTS
-from implicit_conv.cpu.plan.planner import METHODS, WEIGHT_GRADIENTS
+from implicit_conv.cpu.plan.planner import METHODS
+from implicit_conv.cpu.plan.weight_gradients import WEIGHT_GRADIENTS
 
 ROOT = Path(implicit_conv.__file__).parent
 NAMES = {method.__name__ for method in (*METHODS, *WEIGHT_GRADIENTS, *INPUT_GRADIENTS)}

@@ -22,7 +22,7 @@ from implicit_conv.cpu.candidates.kernel_method import KernelMethod
 from implicit_conv.cpu.candidates.problem_views import spatial
 from implicit_conv.cpu.machine.arch import CpuArch, cpu_arch
 from implicit_conv.cpu.plan.input_gradients import INPUT_GRADIENTS
-from implicit_conv.cpu.plan.planner import WEIGHT_GRADIENTS
+from implicit_conv.cpu.plan.weight_gradients import WEIGHT_GRADIENTS
 from implicit_conv.errors import PlanError
 from implicit_conv.kernels import schedule
 from implicit_conv.problem.options import INTEGER_RANGES, LAYOUTS_OF, WEIGHT_LAYOUTS_OF

@@ -14,7 +14,7 @@ from implicit_conv.cpu.engines.engine import CpuEngine
 from implicit_conv.cpu.engines.runner import check_array, parse_out_dtype
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.plan import planner, tuning
-from implicit_conv.cpu.plan.planner import WEIGHT_GRADIENTS
+from implicit_conv.cpu.plan.weight_gradients import WEIGHT_GRADIENTS
 from implicit_conv.cpu.run.call import Arrays, CallForm, stand_in
 from implicit_conv.errors import PlanError
 from implicit_conv.problem.options import parse_activation

@@ -25,10 +25,8 @@ from implicit_conv.cpu.methods.gemm import Gemm
 from implicit_conv.cpu.methods.im2col import Im2col
 from implicit_conv.cpu.methods.planar_depthwise import PlanarDepthwise
 from implicit_conv.cpu.methods.planar_gemm import PlanarGemm
-from implicit_conv.cpu.methods.planar_weight_grad import PlanarWeightGrad
 from implicit_conv.cpu.methods.small_groups import SmallGroups
 from implicit_conv.cpu.methods.transposed_gemm import TransposedGemm
-from implicit_conv.cpu.methods.weight_grad import WeightGrad, WeightGradLanes
 from implicit_conv.cpu.methods.window_gemm import WindowGemm
 from implicit_conv.cpu.methods.winograd import LargeWinograd, Winograd
 from implicit_conv.cpu.run.call import Arrays
@@ -65,11 +63,6 @@ FIXED = attrgetter(
 
 CLEAR = 0.98  # of two estimates, a ratio that tells them apart
 
-WEIGHT_GRADIENTS: tuple[type[Method], ...] = (
-    WeightGrad,
-    WeightGradLanes,
-    PlanarWeightGrad,
-)
 # Products that are stored as rows of filters, whatever the strides of x; see engines/fold.py.
 PRODUCTS: tuple[type[Method], ...] = (Gemm,)
 

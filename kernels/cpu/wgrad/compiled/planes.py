@@ -43,6 +43,7 @@ def make_planes(pass_rows: int, pass_columns: int) -> Source:
         vector = call.lanes * call.itemsize
         for t in range(g.T):
             d = schedule.input_plane(g, n, t)
+            used = rows if 0 <= d < g.D else 0
             for r in range(0, g.R, pass_rows):
                 for s in range(0, g.S, pass_columns):
                     h, w = top + r * g.dilation_h, before + s * g.dilation_w
@@ -62,7 +63,7 @@ def make_planes(pass_rows: int, pass_columns: int) -> Source:
                         c_channel=schedule.taps(g) * vector,
                         c_row=g.S * vector,
                         channels=channels,
-                        rows=rows if 0 <= d < g.D else 0,
+                        rows=used,
                         columns=columns,
                         top=h,
                         row_step=g.stride_h,
@@ -84,7 +85,8 @@ def make_planes(pass_rows: int, pass_columns: int) -> Source:
             done = tile - first_tile
             if done > 0:
                 carry(call, sums, done)
-            sum_tile(blob, tile, first, channels, sums, 0 if is_fresh(done) else 1)
+            adds = not is_fresh(done)
+            sum_tile(blob, tile, first, channels, sums, adds)
         total(call, sums, end_tile - first_tile)
 
     return operator(sum_item, store_item)
