@@ -44,6 +44,7 @@ CHANNELS = 32  # channels of a work item at most: their sums stay in L1
 SPARE_REGISTERS = 7  # registers beside those of sums: dy, and columns of x that are shuffled
 # Costs, measured on one thread of a Zen 4 (AVX-512 and AVX2, 2026-11).
 LOAD_CYCLES = 1 / 32  # cycles per byte of x: loads are not aligned, and hide shuffles and FMAs
+VECTOR_CYCLES = 1.5  # fixed cycles per vector of dy and pass: to load it, and to end loops
 ROW_CYCLES = 8  # fixed cycles per output row and pass: vectors at both ends, which need masks
 CHANNEL_CYCLES = 30  # fixed cycles per channel, load tile and pass
 REDUCE_CYCLES = 4  # cycles to add the lanes of a vector, and to store the sum
@@ -181,7 +182,8 @@ def estimate(view: Problem, arch: CpuArch, g: Geometry) -> Estimate:
     passes = pass_count(g, arch)
     _, columns = pass_taps(g, arch)
     loads = g.stride_w * schedule.filter_rows(g) * row_loads(g, columns)
-    row = vectors * loads * lanes * view.itemsize * LOAD_CYCLES + passes * ROW_CYCLES
+    vector = loads * lanes * view.itemsize * LOAD_CYCLES + passes * VECTOR_CYCLES
+    row = vectors * vector + passes * ROW_CYCLES
     channel = g.tile_p * row + passes * CHANNEL_CYCLES
     threads = thread_count(view, arch)
     chunk = max(1, min(CHANNELS, g.K // (ITEMS_PER_THREAD[0] * threads)))

@@ -74,8 +74,8 @@ REGISTER_TILE_CYCLES = 80  # fixed cycles per register tile and load tile
 # Depthwise filters over planes: cycles per element that is transposed, beyond TRANSPOSE_CYCLES, and
 # fixed cycles per row of a panel. A row is loaded for few products, and is often short (Zen 4,
 # AVX-512 and AVX2, one thread).
-PLANE_ELEMENT_CYCLES = 0.45
-PLANE_PANEL_ROW_CYCLES = 400
+PLANE_ELEMENT_CYCLES = 0.35
+PLANE_PANEL_ROW_CYCLES = 250
 EXPAND_CYCLES = 1  # cycles per element of x that is repeated for the filters of its group
 SUM_CYCLES = 2  # cycles to add a vector to the sums in memory
 
