@@ -164,6 +164,11 @@ def prepare_later(function: Callable[[], Iterable[object]]) -> None:
     _start_later()
 
 
+def prepares_later() -> bool:
+    """Whether another thread than this one goes through what waits."""
+    return bool(_later) and not isinstance(_task(), _Later)
+
+
 def _start_later() -> None:
     """Start a thread that prepares what waits, unless one runs; if none can be started, the next
     `prepare_later` tries again.

@@ -78,11 +78,6 @@ class Operands(NamedTuple):
     residual: Any
 
 
-def _refuse(parts: dict[int, Code]) -> None:
-    """Load nothing."""
-    raise LookupError(*parts)
-
-
 @functools.lru_cache(64)
 def _bounds(activation: tuple[float, float, float]) -> tuple[Any, int]:
     """The numbers of an activation in memory, and their address."""
@@ -123,15 +118,13 @@ class Operator(ABC):
         other._size(layout, build)
         return other
 
-    def has_parts(self, layout: Layout, build: Build) -> bool:
-        """Whether all parts of `resized` are loaded."""
+    def missing_parts(self, layout: Layout, build: Build) -> int:
+        """The number of parts of `resized` that are not loaded."""
+        parts: dict[int, Code] = {}
         other = object.__new__(type(self))
-        vars(other).update(vars(self), _fill=_refuse)
-        try:
-            other._size(layout, build)
-        except LookupError:
-            return False
-        return True
+        vars(other).update(vars(self), _filled=self._filled.copy(), _fill=parts.update)
+        other._size(layout, build)
+        return sum(other.table[slot] == 0 for slot in parts)
 
     def _new_table(self) -> None:
         self.table = np.zeros(table.SLOTS, np.int64)

@@ -250,6 +250,24 @@ def test_another_thread_prepares_what_other_sizes_take(monkeypatch):
         time.sleep(0.01)
 
 
+@pytest.mark.parametrize("name", ["signal", "3x3", "1x1"])
+def test_a_call_takes_what_is_loaded_while_another_thread_compiles(name, monkeypatch):
+    first, (call, expected), *_ = sizes_of(name, 3)
+    first[0]()
+    wanted = []
+
+    def missing(c, formats):
+        wanted.append(c)
+        return int(c == wanted[0])
+
+    monkeypatch.setattr(kinds, "prepares_later", lambda: True)
+    monkeypatch.setattr(kinds, "prepare_later", lambda function: None)
+    monkeypatch.setattr(kinds, "missing_parts", missing)
+    np.testing.assert_allclose(call(), expected, atol=1e-3)
+    (engine,) = cache.SIZES._young.values()
+    assert engine.best != wanted[0]
+
+
 @pytest.mark.parametrize("start", ["_thread.start_new_thread", "threading.Thread.start"])
 def test_what_waits_is_prepared_when_a_thread_can_be_started_again(monkeypatch, start):
     def refused(*given):

@@ -158,14 +158,17 @@ def _compiled_operator(c: Candidate, formats: Formats) -> Operator:
     return sized
 
 
-def is_loaded(c: Candidate, formats: Formats) -> bool:
-    """Whether the kernels of a candidate are loaded, but for those that strides decide."""
+ALL_PARTS = 8  # about as many as an operator has that no size has made
+
+
+def missing_parts(c: Candidate, formats: Formats) -> int:
+    """The number of parts of a candidate that are not loaded, without those that strides decide."""
     assert isinstance(c.method, KernelMethod)
     like = SIZED.get(_key(c, formats))
     if like is None:
-        return False
-    loaded: bool = like.has_parts(c.layout, like.build._replace(end=c.method.end(c)))
-    return loaded
+        return ALL_PARTS
+    missing: int = like.missing_parts(c.layout, like.build._replace(end=c.method.end(c)))
+    return missing
 
 
 def _key(c: Candidate, formats: Formats) -> object:

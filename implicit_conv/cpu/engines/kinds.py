@@ -10,21 +10,23 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from implicit_conv.arrays.arrays import Binding
 from implicit_conv.cache import ENGINES, PREPARED, SIZES, cached_property
-from implicit_conv.cpu.candidates.candidate import Query
-from implicit_conv.cpu.candidates.kernel_method import is_loaded
+from implicit_conv.cpu.candidates.candidate import Candidate, Query
+from implicit_conv.cpu.candidates.kernel_method import missing_parts
 from implicit_conv.cpu.engines.engine import CpuEngine
 from implicit_conv.cpu.plan import planner
 from implicit_conv.cpu.plan.planner import Choice
 from implicit_conv.cpu.run.call import contiguous_strides
-from implicit_conv.kernels.preparation import prepare_later
+from implicit_conv.kernels.preparation import prepare_later, prepares_later
 from implicit_conv.problem.options import ITEMSIZES, SPACE
 from implicit_conv.problem.problem import Problem
 
 COMPILATION_SECONDS = 0.3  # that the kernels of a method take at most of one call
+TILINGS = 64  # of which one may have its kernels, as another one does not
 EXTENTS = 32  # along an axis, for which the kernels of a range are prepared
 
 Shape = tuple[int, ...]
@@ -45,9 +47,9 @@ class Range(ABC):
             for problem, arch, request, methods in each
         )
 
-    def is_loaded(self) -> bool:
-        """Whether the kernels of its engine are loaded."""
-        return all(is_loaded(own.best, own.formats) for own in self._planned)
+    def missing_parts(self) -> int:
+        """The number of parts of its engine's kernels that are not loaded."""
+        return sum(missing_parts(own.best, own.formats) for own in self._planned)
 
     @property
     def seconds(self) -> float:
@@ -125,10 +127,24 @@ class CandidateRange(Range):
         c = planner.like(engine.best, own, self._request)
         if c is None:
             return None
+        if prepares_later() and missing_parts(c, engine.formats):
+            c = self._loaded(own, c) or c
         choice = Choice((c,), (), near=engine.choice.near or planner.words(engine.problem))
         options = engine.arch, engine.request, choice, engine.activation, engine.out_dtype
         sized: CpuEngine = type(engine)(problem, *options)
         return sized
+
+    def _loaded(self, problem: Problem, wanted: Candidate) -> Candidate | None:
+        """A candidate of the same method whose kernels are loaded, for a call that would compile
+        those of `wanted`, unless it takes longer than that.
+        """
+        request = replace(self.engine.request, tilings=TILINGS)
+        longest = wanted.seconds + COMPILATION_SECONDS
+        for c in type(wanted.method).candidates(problem, wanted.arch, request):
+            if isinstance(c, Candidate) and c.method == wanted.method and c.seconds < longest:
+                if not missing_parts(c, self.engine.formats):
+                    return c
+        return None
 
 
 def range_of(engine: Any) -> Range | None:
@@ -195,8 +211,8 @@ def keep_size(kind: Hashable, x_shape: Shape, shape: Shape | None, engine: Any) 
 def keep_engine(kind: Hashable, engine: Any, shape: Shape | None = None) -> Any:
     """Keep the engine of the first size of a range, of any operator, for all others.
 
-    It returns the engine to use: that which another range gives, as long as another thread
-    compiles the kernels of `engine`.
+    It returns the engine to use: that which another range gives, if less of it is to be compiled,
+    as long as another thread compiles the kernels of `engine`.
     """
     own = range_of(engine)
     if own is None:
@@ -205,10 +221,10 @@ def keep_engine(kind: Hashable, engine: Any, shape: Shape | None = None) -> Any:
     first: Range | None = ENGINES.get(kind)
     if first is None:
         ENGINES.keep(kind, own)
-    elif not own.is_loaded():
+    elif missing := own.missing_parts():
         other = first.sized(engine.x_shape, shape)
         taken = None if other is None else range_of(other)
-        if taken is not None and taken.is_loaded():
+        if taken is not None and taken.missing_parts() < missing:
             if taken.seconds - own.seconds < COMPILATION_SECONDS:
                 PREPARED.keep(key, True)
                 ENGINES.keep(key, taken)
