@@ -16,7 +16,8 @@ PAGE = "changing"  # its name
 LATE = 5e-3  # seconds beyond the kept calls
 READING = """\
 A process calls convolutions that differ in their size alone, each size first once and then three
-times more. After two sizes the kind is known, and the figures are of all that follow.
+times more. After two sizes the kind is known, and the figures are of all that follow. How calls
+are answered whose size is new: [the planner](../explanation/planner.md#sizes-that-change).
 
 - **new** is the median over sizes of the time of the first call beyond that of the later ones of
   its size, in milliseconds: what a size costs that was never seen.

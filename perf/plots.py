@@ -115,10 +115,11 @@ def layers(record: Record) -> Picture:
         picture.text(at(tick), bottom + 10, f"{tick:g}", "middle")
     picture.text(at(1) + 6, bottom + 30, "ours is faster \u2192")
     picture.text(at(1) - 6, bottom + 30, "\u2190 slower", "end")
-    for number, row in enumerate(rows):
-        y = top + step * (number + 0.5)
-        picture.text(left - 4, y, row["layer"], "end", size=size)
-        picture.line([(left, y), (right, y)], "faint", 0.5)
+    heights = [top + step * (number + 0.5) for number in range(len(rows))]
+    names = [row["layer"] for row in rows]
+    picture.rules(left, right, heights)
+    picture.labels(left - 4, zip(heights, names, strict=True), size)
+    for y, row in zip(heights, rows, strict=True):
         for mark, key in enumerate(rivals.values()):
             if key in row["ratios"]:
                 shape = SHAPES[mark % len(SHAPES)]

@@ -121,7 +121,7 @@ def test_a_seed_gives_the_same_trials_in_every_process():
 
 def test_every_value_of_every_dimension_is_dealt():
     """Planned, not computed."""
-    trials, coverage = dealt(50)
+    trials, coverage = dealt(60)
     seen = {value for drawn in trials[::2] for value in values_of(drawn)}
     rare = {("dtypes", dtype) for dtype in ("int8", "uint8")}  # integers of columns
     wanted = {(dimension, name) for dimension, names in DIMENSIONS.items() for name in names}

@@ -33,9 +33,18 @@ def shapes(picture, color, tag):
     return [element for element in found if element.get("class") == color]
 
 
+def labels(picture):
+    """All texts of a picture; those of a group have its attributes."""
+    root = ElementTree.fromstring(str(picture))
+    for group in root.iter(f"{SVG}g"):
+        for element in group:
+            element.attrib = {**group.attrib, **element.attrib}
+    return list(root.iter(f"{SVG}text"))
+
+
 def texts(picture):
     """Words of a picture and where they stand."""
-    return {element.text: element for element in shapes(picture, "text", "text")}
+    return {one.text: one for one in labels(picture) if one.get("class") == "text"}
 
 
 def test_bars_are_as_long_as_the_means_say():
@@ -85,7 +94,7 @@ def test_many_layers_with_long_names_stay_legible():
 
 def inside(picture):
     """Whether all words lie inside the picture, by a letter's mean width of 0.55 of its size."""
-    for element in ElementTree.fromstring(str(picture)).iter(f"{SVG}text"):
+    for element in labels(picture):
         width = 0.55 * float(element.get("font-size")) * len(element.text)
         start = float(element.get("x")) - width * {"middle": 0.5, "end": 1}.get(
             element.get("text-anchor"), 0

@@ -15,6 +15,7 @@ import numpy as np
 
 from implicit_conv.arrays.arrays import Array, ordered
 from implicit_conv.cache import SIZED
+from implicit_conv.cpu.candidates.candidate import Refusal
 from implicit_conv.cpu.candidates.problem_views import spatial
 from implicit_conv.cpu.engines.engine import CpuEngine
 from implicit_conv.cpu.engines.fold_blocks import is_row
@@ -64,7 +65,11 @@ def _of_panels(engine: CpuEngine) -> CpuEngine | None:
     if not able:
         return None
     best = min(able, key=lambda c: c.packed_cycles)
-    return replace(engine, choice=Choice((best,), ()))
+    others = [c for c in choice.candidates if c is not best]
+    slower = (c for c in others if c.packed_cycles >= best.packed_cycles)
+    reason = "one pass over w does not pack its filter"
+    refused = (Refusal(c.name, reason) for c in others if c.packed_cycles < best.packed_cycles)
+    return replace(engine, choice=Choice((best, *slower), (*choice.refusals, *refused)))
 
 
 def one_pass_seconds(problem: Problem, engines: Sequence[CpuEngine]) -> float:
