@@ -297,6 +297,16 @@ def test_sizes_that_flow_by_leave_kinds_and_fixed_sizes(monkeypatch, searches):
     assert len(searches) == 1
 
 
+def test_the_call_of_a_new_size_is_kept_when_the_size_comes_again():
+    (first, _), (call, expected) = sizes_of("3x3", 2)
+    first()
+    kept = []
+    for _ in range(3):
+        np.testing.assert_allclose(call(), expected, atol=1e-3)
+        kept.append(len(cache.CALLS))
+    assert kept == [1, 2, 2]
+
+
 def test_a_call_that_is_not_kept_has_its_engine_kept(monkeypatch):
     """One that converts its result takes more than one launch."""
     sized, x = [], np.ones((1, 3, 20, 20), np.float32)
