@@ -40,7 +40,8 @@ def sized_problem(near: Problem, read_shape: Shape, shape: Shape | None) -> Prob
         size = tuple([whole[axis] for axis in SPACE[near.rank]])
         if whole["C"] != near.C or whole.get("N") != extents.get("N"):
             return None
-    if extents["C"] != near.K or min(*read, *size) < 2:
+    # Axes of one pixel may be in another order: see `problem_views.spatial`.
+    if extents["C"] != near.K or min(*read, *size, *near.output, *near.size) < 2:
         return None
     problem = near.changed(N=extents.get("N", 1), size=size)
     return problem if problem.output == read else None
