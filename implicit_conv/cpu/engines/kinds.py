@@ -124,6 +124,8 @@ class CandidateRange(Range):
             pad_lo=(*view.pad_lo[:missing], *problem.pad_lo),
             pad_hi=(*view.pad_hi[:missing], *problem.pad_hi),
         )
+        if own.output[missing:] != problem.output:  # the axes of `view` are in another order
+            return None
         c = planner.like(engine.best, own, self._request)
         if c is None:
             return None
