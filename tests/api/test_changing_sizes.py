@@ -283,6 +283,8 @@ def test_what_waits_is_prepared_when_a_thread_can_be_started_again(monkeypatch, 
         raise RuntimeError("can't start new thread")
 
     done = []
+    while preparation._later:  # of tests before
+        time.sleep(0.01)
     with monkeypatch.context() as tight:
         tight.setattr(start, refused)
         preparation.prepare_later(lambda: done.append("first") or ())
