@@ -23,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from implicit_conv.kernels import disk_folder
-from implicit_conv.kernels.disk_folder import CHOICE, ENTRY_BYTES, KERNEL, TEMPORARY, File
+from implicit_conv.kernels.disk_folder import CHOICE, ENTRY_BYTES, KERNEL, TEMPORARY, TIMES, File
 
 VARIABLE = "IMPLICIT_CONV_CACHE_DIR"
 FORMAT = b"implicit_conv 1\n"
@@ -155,7 +155,7 @@ class Store:
         found = {}
         with suppress(FileNotFoundError):
             self._check_folder()
-        for file in disk_folder.files_in(self.folder, KERNEL, CHOICE):
+        for file in disk_folder.files_in(self.folder, KERNEL, CHOICE, TIMES):
             try:
                 self._read(file.name)
             except FileNotFoundError:  # another process removed it a moment ago

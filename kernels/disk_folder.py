@@ -28,8 +28,9 @@ DEFAULT_LIMIT = 128 << 20  # bytes: kernels for some 5,000 kinds of calls on a C
 ENTRY_BYTES = 16 << 20  # of the largest entry; those of CPUs have 1 to 20 KiB, of GPUs below 1 MiB
 KERNEL = ".kernel"
 CHOICE = ".choice"  # of `Plan.tune`: small, and slow to make, so none is removed to make room
+TIMES = ".times"  # of a kernel of ours and of a neighbour's: as small
 TEMPORARY = ".tmp"
-OWN = re.compile(r"[A-Za-z0-9_.-]*[0-9a-f]{32}(\.kernel|\.choice)(\.[0-9a-f]{16}\.tmp)?")
+OWN = re.compile(r"[A-Za-z0-9_.-]*[0-9a-f]{32}(\.kernel|\.choice|\.times)(\.[0-9a-f]{16}\.tmp)?")
 STALE_SECONDS = 3600  # after which nobody still writes a temporary file
 # A process looks at the folder before it has saved more than a share of the limit since it looked
 # last, and leaves three quarters: 16 processes that save at once stay within the limit, unless a
@@ -46,7 +47,7 @@ class File(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """KERNEL, CHOICE or TEMPORARY."""
+        """KERNEL, CHOICE, TIMES or TEMPORARY."""
         return os.path.splitext(self.name)[1]
 
     @property

@@ -12,7 +12,7 @@ import numpy as np
 
 from implicit_conv.cpu.candidates.phrases import count
 from implicit_conv.kernels.disk import Store, store
-from implicit_conv.kernels.disk_folder import CHOICE, KERNEL, TEMPORARY, VARIABLE, File
+from implicit_conv.kernels.disk_folder import CHOICE, KERNEL, TEMPORARY, TIMES, VARIABLE, File
 from implicit_conv.problem.options import Layout
 from implicit_conv.timing import show
 
@@ -48,6 +48,7 @@ def describe(kernels: Store) -> str:
         if files
         else "never",
         "tuned": f"{count(len(choices), 'choice')}; `implicit-conv forget` removes them",
+        "measured": f"times of {count(len(kernels.files(TIMES)), 'call')} beside torch; so does it",
     }
     return "\n".join(f"{name:13}{value}" for name, value in rows.items())
 
@@ -58,7 +59,7 @@ def size_of(files: Iterable[File]) -> str:
 
 
 def _check(kernels: Store) -> int:
-    number = len(kernels.files(KERNEL, CHOICE))
+    number = len(kernels.files(KERNEL, CHOICE, TIMES))
     damaged = kernels.damaged()
     for name, reason in sorted(damaged.items()):
         print(f"{kernels.folder / name}: {reason}")
@@ -66,7 +67,7 @@ def _check(kernels: Store) -> int:
     if damaged:
         print(
             "Calls that need them compile them again and replace them; `implicit-conv cache clear`"
-            " removes all kernels, `implicit-conv forget` all choices of tune."
+            " removes all kernels, `implicit-conv forget` what was measured."
         )
     return bool(damaged)
 

@@ -52,9 +52,10 @@ def register(commands: Subparsers[Any]) -> None:
     tune.set_defaults(run=_tune)
     forget = commands.add_parser(
         "forget",
-        help="forget what tune has kept, for all convolutions",
-        description="Remove what `implicit-conv tune` and `plan.tune()` have kept, for all "
-        "convolutions. Compiled kernels stay: see `implicit-conv cache clear`.",
+        help="forget what tune and the door of torch have measured, for all convolutions",
+        description="Remove what `implicit-conv tune`, `plan.tune()` and "
+        "`implicit_conv.torch.enable()` have measured, for all convolutions. Compiled "
+        "kernels stay: see `implicit-conv cache clear`.",
     )
     forget.set_defaults(run=_forget)
 
@@ -175,6 +176,9 @@ def _tune(options: argparse.Namespace) -> int:
 
 def _forget(options: argparse.Namespace) -> None:
     from implicit_conv.cpu.candidates.phrases import count
-    from implicit_conv.cpu.plan.tuning_cache import forget
+    from implicit_conv.cpu.plan import times, tuning_cache
 
-    print(f"removed {count(forget(), 'choice')}")
+    choices, calls = tuning_cache.forget(), times.forget()
+    print(f"removed {count(choices, 'choice')}")
+    if calls:
+        print(f"removed the times of {count(calls, 'call')} beside torch's kernels")

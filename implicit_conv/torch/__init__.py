@@ -23,10 +23,13 @@ __all__ = ["disable", "enable", "explain"]
 
 # The first torch whose kernels can be kept and called, by torch.library.get_kernel.
 NEEDED = "torch>=2.13"
+CHOOSE = "measured", "always"
 OLDEST = tuple(map(int, NEEDED.partition(">=")[2].split(".")))
 
 
-def enable(keep_packed: int = 256 << 20, *, precision: str = "standard") -> Enabled:
+def enable(
+    keep_packed: int = 256 << 20, *, precision: str = "standard", choose: str = "measured"
+) -> Enabled:
     """Compute torch's convolutions on the CPU with this package, in the whole process.
 
     It takes over ``aten::convolution`` and ``aten::convolution_backward`` for tensors on the CPU of
@@ -43,6 +46,12 @@ def enable(keep_packed: int = 256 << 20, *, precision: str = "standard") -> Enab
         As in `implicit_conv.conv2d`. With "strict" an infinity or a NaN in the input gives what
         torch's kernel gives, and results do not depend on the number of threads; "standard" may
         compute filters of at most 3x3 taps by Winograd, which turns an infinity into NaNs.
+    choose : "measured" (default) or "always"
+        "measured" times our kernel and torch's, in turn, when a call of new shapes comes first,
+        and keeps the faster one: in this process, and in a table on disk for later ones. That first
+        call takes as long as at most eight pairs of calls. Two processes may choose differently,
+        and so differ in last bits. "always" runs our kernel wherever it can, and so does
+        "measured" with precision "strict" and under ``torch.use_deterministic_algorithms(True)``.
 
     Returns
     -------
@@ -56,7 +65,7 @@ def enable(keep_packed: int = 256 << 20, *, precision: str = "standard") -> Enab
     TypeError
         `keep_packed` is no integer, for example a model.
     ValueError
-        `keep_packed` is negative, or `precision` is unknown.
+        `keep_packed` is negative, or `precision` or `choose` is unknown.
 
     Examples
     --------
@@ -67,7 +76,8 @@ def enable(keep_packed: int = 256 << 20, *, precision: str = "standard") -> Enab
     ...     y = conv(x)
     """
     size, word = _bytes(keep_packed), choice("precision", precision, PRECISIONS)
-    enabled: Enabled = prepare(_override).enable(size, word)
+    way = choice("choose", choose, CHOOSE)
+    enabled: Enabled = prepare(_override).enable(size, word, way)
     return enabled
 
 
@@ -105,9 +115,10 @@ def explain(model: Any, x: Any) -> str:
         A line for each convolution, in the order in which they run: its module, the shapes of its
         input and filter, the algorithm that computes it ("torch" for what is declined), its time
         here and by torch's own kernel, medians of calls in turn, and its share of the time that the
-        model takes with torch's kernels. Below, the times of the whole model and the limit that
-        Amdahl's law sets: how much faster it would be if nothing but convolutions changed. Beside
-        other work no ratio is told, which the first line then says.
+        model takes with torch's kernels. Below, the layers whose race torch's kernel won when they
+        ran first, the times of the whole model and the limit that Amdahl's law sets: how much
+        faster it would be if nothing but convolutions changed. Beside other work no ratio is told,
+        which the first line then says.
 
     Raises
     ------

@@ -14,11 +14,11 @@ import torch._dynamo  # which a dispatch mode imports otherwise, while others ma
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from implicit_conv.timing import disturbance
-from implicit_conv.torch.override import REFUSED, TORCH_SCRIPTED, enable, step_of, suspended
+from implicit_conv.torch.first_calls import REFUSED
+from implicit_conv.torch.override import enable, kept_step, suspended, torchs_convolution
 from implicit_conv.torch.steps import Window
 
 KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
-NO_CUDNN = False, False, False, False  # flags of ``aten::_convolution``, which CPUs do not read
 KEPT = 256 << 20  # bytes of packed filters, as `enable` has by default
 LAYER_SECONDS, MODEL_RUNS = 0.05, 7  # for which each layer is measured; runs of the model
 
@@ -44,6 +44,7 @@ class Row(NamedTuple):
     kernel: str
     ours: float
     torch: float
+    slower: bool  # measured so when the layer ran first, so that torch's kernel runs
 
 
 def _note(record: Any, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -63,13 +64,21 @@ def report(model: Any, inputs: tuple[Any, ...]) -> str:
     disturbed = disturbance(torch.get_num_threads())
     with torch.no_grad(), _evaluating(model):
         layers = _layers(model, inputs)
-        with enable(KEPT, "standard"):
-            rows = [_measured(layer) for layer in layers]
+        with enable(KEPT, "standard", "measured"):
+            stays = [_run(layer) is REFUSED for layer in layers]
+        with enable(KEPT, "standard", "always"):
+            rows = [_measured(*each) for each in zip(layers, stays, strict=True)]
         whole = _whole(model, inputs)
     disturbed = disturbed or disturbance(torch.get_num_threads())
     told = [disturbed, ""] if disturbed else []
     return "\n".join(
-        [*told, *_table(rows, whole, disturbed), "", *_summary(rows, whole, disturbed)]
+        [
+            *told,
+            *_table(rows, whole, disturbed),
+            *_chosen(rows),
+            "",
+            *_summary(rows, whole, disturbed),
+        ]
     )
 
 
@@ -133,33 +142,40 @@ def _layers(model: Any, inputs: tuple[Any, ...]) -> list[Layer]:
     return list(record.layers)
 
 
-def _measured(layer: Layer) -> Row:
-    """The times of a layer, by calls of both kernels in turn."""
+def _run(layer: Layer) -> Any:
+    """Run a layer; returns the step that computed it, REFUSED if torch's kernel did."""
     x, w, bias, *rest = layer.arguments
-    step = step_of(x, w, bias, Window.of(rest))
+    torch.ops.aten.convolution(x, w, bias, *rest)
+    return kept_step(x, w, bias, Window.of(rest))
+
+
+def _measured(layer: Layer, stays: bool) -> Row:
+    """The times of a layer, by calls of both kernels in turn; `stays` says that torch's runs."""
+    x, w, bias, *rest = layer.arguments
+    step = _run(layer)
     kernel = "torch" if step is REFUSED else step.plan.algorithm
 
     def theirs() -> Any:
-        return TORCH_SCRIPTED.call_boxed(KEYS, x, w, bias, *rest, *NO_CUDNN)
+        return torchs_convolution(KEYS, x, w, bias, rest)
 
     def ours() -> Any:
         return torch.ops.aten.convolution(x, w, bias, *rest)
 
     found: tuple[list[float], list[float]] = [], []
     until = time.perf_counter() + LAYER_SECONDS
-    for function in (ours, theirs):
-        function()
+    theirs()
     while time.perf_counter() < until or len(found[0]) < 3:
         for function, times in zip((ours, theirs), found, strict=True):
             times.append(_seconds(function))
-    return Row(layer, kernel, *map(median, found))
+    here, there = map(median, found)
+    return Row(layer, kernel, here, there, stays and step is not REFUSED)
 
 
 def _whole(model: Any, inputs: tuple[Any, ...]) -> Whole:
     """The times of the model with our kernels and with torch's, in turn."""
     ours, theirs = [], []
     for _ in range(MODEL_RUNS):
-        with enable(KEPT, "standard"):
+        with enable(KEPT, "standard", "measured"):
             model(*inputs)
             ours.append(_seconds(lambda: model(*inputs)))
         with suspended():
@@ -193,6 +209,13 @@ def _table(rows: list[Row], whole: Whole, disturbed: str) -> Iterator[str]:
         yield "  ".join(words)
 
 
+def _chosen(rows: list[Row]) -> Iterator[str]:
+    """A line that names the layers that run torch's kernel though ours could."""
+    slower = dict.fromkeys(row.layer.name for row in rows if row.slower)
+    if slower:
+        yield f"torch's kernel was measured to be faster, and runs: {', '.join(slower)}"
+
+
 def _total(rows: list[Row], whole: Whole) -> float:
     """The time of the model with torch's kernels, of which layers have shares. It is that of the
     layers where these take more alone than the whole model does, for what they read is not cached.
@@ -205,7 +228,8 @@ def _summary(rows: list[Row], whole: Whole, disturbed: str) -> Iterator[str]:
     if disturbed:
         yield f"{times} kernels"
         return
-    total, here = _total(rows, whole), sum(row.ours for row in rows)
+    total = _total(rows, whole)
+    here = sum(row.torch if row.slower else row.ours for row in rows)
     theirs = sum(row.torch for row in rows)
     yield f"{times} kernels: {whole.torch / whole.ours:.2f} times as fast"
     yield (

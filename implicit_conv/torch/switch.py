@@ -35,6 +35,7 @@ class Settings(NamedTuple):
 
     keep_packed: int
     precision: str
+    choose: str
 
 
 class Claim:
@@ -60,13 +61,13 @@ class Switch:
 
     Attributes
     ----------
-    precision : str
-        That of the settings in force.
+    precision, choose : str
+        Those of the settings in force.
     """
 
     def __init__(self, kernels: Mapping[str, Callable[..., Any]]) -> None:
         """`kernels` are those to register, by the names of operators."""
-        self.precision = "standard"
+        self.precision, self.choose = "standard", "measured"
         self._kernels, self._claims = kernels, list[Claim]()
         self._registered: Registered | None = None
         self._retired: deque[Registered] = deque()
@@ -105,7 +106,7 @@ class Switch:
     def _follow(self, settings: Settings | None) -> None:
         """Have settings in force; None gives torch its own kernels back."""
         if settings is not None:
-            self.precision = settings.precision
+            self.precision, self.choose = settings.precision, settings.choose
             if self._registered is None:
                 team = torch_team()
                 self._registered = Registered(self._kernels)

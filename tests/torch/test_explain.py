@@ -90,7 +90,9 @@ def test_no_ratio_is_told_beside_other_work(monkeypatch):
 def test_no_share_exceeds_the_whole():
     """Layers may take longer alone than the model did, for example beside other work."""
     arguments = torch.ones(1, 1, 3, 3), torch.ones(1, 1, 1, 1)
-    rows = [report.Row(report.Layer(name, arguments), "gemm", 1.0, 3.0) for name in ("a", "b")]
+    rows = [
+        report.Row(report.Layer(name, arguments), "gemm", 1.0, 3.0, False) for name in ("a", "b")
+    ]
     whole = report.Whole(ours=0.1, torch=0.2)
     shares = [line.split()[-1] for line in report._table(rows, whole, "")][1:]
     assert shares == ["50.0%", "50.0%"]
