@@ -38,6 +38,12 @@ class Settings(NamedTuple):
     choose: str
 
 
+DEFAULTS = (
+    "standard",
+    "measured",
+)  # what the operator of `op` follows where `enable` is not in force
+
+
 class Claim:
     """A call of `enable`, or with no settings a block in which torch's own kernels run.
 
@@ -62,12 +68,12 @@ class Switch:
     Attributes
     ----------
     precision, choose : str
-        Those of the settings in force.
+        Those of the settings in force, or else DEFAULTS.
     """
 
     def __init__(self, kernels: Mapping[str, Callable[..., Any]]) -> None:
         """`kernels` are those to register, by the names of operators."""
-        self.precision, self.choose = "standard", "measured"
+        self.precision, self.choose = DEFAULTS
         self._kernels, self._claims = kernels, list[Claim]()
         self._registered: Registered | None = None
         self._retired: deque[Registered] = deque()
@@ -105,8 +111,8 @@ class Switch:
 
     def _follow(self, settings: Settings | None) -> None:
         """Have settings in force; None gives torch its own kernels back."""
+        self.precision, self.choose = DEFAULTS if settings is None else settings[1:]
         if settings is not None:
-            self.precision, self.choose = settings.precision, settings.choose
             if self._registered is None:
                 team = torch_team()
                 self._registered = Registered(self._kernels)

@@ -23,7 +23,8 @@ MISSING = re.compile(
 )
 
 DRIVER = """
-import doctest, sys
+import doctest, sys, warnings
+warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"torch\\.")  # of itself
 names = {"__name__": "__main__"}
 with open(sys.argv[1], encoding="utf-8") as file:
     blocks = file.read().split("\\0")
