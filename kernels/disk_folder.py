@@ -28,7 +28,7 @@ DEFAULT_LIMIT = 128 << 20  # bytes: kernels for some 5,000 kinds of calls on a C
 ENTRY_BYTES = 16 << 20  # of the largest entry; those of CPUs have 1 to 20 KiB, of GPUs below 1 MiB
 KERNEL = ".kernel"
 CHOICE = ".choice"  # of `Plan.tune`: small, and slow to make, so none is removed to make room
-TIMES = ".times"  # of a kernel of ours and of a neighbour's: as small
+TIMES = ".times"  # of a kind of call of ours, and of a neighbour's: they go as kernels do
 TEMPORARY = ".tmp"
 OWN = re.compile(r"[A-Za-z0-9_.-]*[0-9a-f]{32}(\.kernel|\.choice|\.times)(\.[0-9a-f]{16}\.tmp)?")
 STALE_SECONDS = 3600  # after which nobody still writes a temporary file
@@ -112,18 +112,19 @@ def _unlink(path: Path) -> None:
 
 
 def prune(folder: Path, limit: int) -> None:
-    """Leave at most three quarters of `limit` bytes: kernels unused for the longest time go.
+    """Leave at most three quarters of `limit` bytes: kernels and times unused for the longest time
+    go.
 
     Entries that are too large to be loaded go first; so do temporary files of processes that ended
     while they saved.
     """
-    files = files_in(folder, KERNEL, TEMPORARY)
+    files = files_in(folder, KERNEL, TIMES, TEMPORARY)
     stale = time.time() - STALE_SECONDS
     abandoned = [file for file in files if file.kind == TEMPORARY and file.used < stale]
     excess = sum(file.bytes for file in files) - limit * 3 // 4
     excess -= sum(file.bytes for file in remove(folder, abandoned))
-    kernels = [file for file in files if file.kind == KERNEL]
-    for file in sorted(kernels, key=lambda file: (file.bytes <= ENTRY_BYTES, file.used)):
+    kept = [file for file in files if file.kind != TEMPORARY]
+    for file in sorted(kept, key=lambda file: (file.bytes <= ENTRY_BYTES, file.used)):
         if excess <= 0:
             break
         excess -= sum(file.bytes for file in remove(folder, [file]))

@@ -181,4 +181,4 @@ def _forget(options: argparse.Namespace) -> None:
     choices, calls = tuning_cache.forget(), times.forget()
     print(f"removed {count(choices, 'choice')}")
     if calls:
-        print(f"removed the times of {count(calls, 'call')} beside torch's kernels")
+        print(f"removed the times of {count(calls, 'kind')} of calls beside torch's kernels")

@@ -97,7 +97,8 @@ def _faster(
     """
     if not worth_measuring(step.plan):
         return step
-    kind = name, key[3:], [(t.shape[1], _order(t), t.dtype) for t in tensors], tensors[1].shape
+    kinds = tuple([(t.shape[1], _order(t), t.dtype) for t in tensors])
+    kind = name, key[3:], kinds, tensors[1].shape
     times = CHOICES.times(kind, [(t.shape, t.stride()) for t in tensors], ours, theirs)
     if times is None:
         return MISALIGNED

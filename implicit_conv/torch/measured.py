@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import numpy as np
@@ -46,14 +46,14 @@ class Choices:
         """Forget a lock that another thread may hold, which a forked child does not have."""
         self._lock = threading.RLock()  # held while calls are measured; a signal may enter again
 
-    def times(self, kind: object, size: object, ours: Call, theirs: Call) -> Times | None:
+    def times(self, kind: Hashable, size: object, ours: Call, theirs: Call) -> Times | None:
         """The times by which to choose: those of this size, or where `SIZES` others of its kind
         were measured, the sums of theirs. None if `ours` returned None, since it did not run.
 
         Parameters
         ----------
-        kind, size : objects
-            What the repr of tells the call: `size` is what differs between those of one kind.
+        kind, size : values whose reprs tell the call
+            `size` is what differs between calls of one kind.
         ours, theirs : functions without parameters
             The two calls. An error of theirs counts as an infinite time.
         """
@@ -64,11 +64,9 @@ class Choices:
                     return Times(*map(sum, zip(*measured.values(), strict=True)))
                 if ours() is None:
                     return None
-                found, agreed = self._measure(ours, theirs)
+                measured[name], agreed = self._measure(ours, theirs)
                 if agreed:
-                    self.table.save(kind, name, found)
-                else:
-                    measured[name] = found
+                    self.table.save(kind)
             return measured[name]
 
     def _measure(self, ours: Call, theirs: Call) -> tuple[Times, bool]:

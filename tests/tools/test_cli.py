@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from processes import ROOT, run_python
 
-from implicit_conv.cpu.plan import tuning, tuning_cache
+from implicit_conv.cpu.plan import times, tuning, tuning_cache
 from implicit_conv.kernels import disk
 from implicit_conv.kernels.disk import Store
 from implicit_conv.kernels.disk_folder import kernel_name
@@ -57,8 +57,13 @@ def test_tune_prints_the_tuned_plan_and_forget_removes_it(capsys, monkeypatch, t
     )
     assert main(["tune", "1,8,9,9", "8,8,3,3", "--filters", "plain"]) == 0
     assert "tuned       the fastest of" in capsys.readouterr().out
+    monkeypatch.setattr(times, "store", lambda: store)
+    table = times.Table("torch 2")
+    table.of_kind("3x3")["size"] = times.Times(1.0, 2.0)
+    table.save("3x3")
     assert main(["forget"]) == 0
-    assert "removed 1 choice\n" in capsys.readouterr().out
+    removed = "removed 1 choice\nremoved the times of 1 kind of calls beside torch's kernels\n"
+    assert removed in capsys.readouterr().out
     assert main(["tune", "1,8,9,9", "8,8,3,3", "--filters", "some"]) == 2
     assert "filters 'some' is none of packed, plain" in capsys.readouterr().err
 

@@ -8,6 +8,7 @@ others.
 from __future__ import annotations
 
 import json
+from collections.abc import Hashable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -19,7 +20,8 @@ from implicit_conv.kernels.disk_folder import TIMES
 from implicit_conv.kernels.preparation import first
 from implicit_conv.kernels.sources import digest, kernels_hash
 
-KIND_DIGITS, SIZE_DIGITS = 12, 32  # of digests, in names
+DIGITS = 32  # of digests, in names
+KINDS = 4096  # that a process keeps in memory; it reads others again
 
 
 class Times(NamedTuple):
@@ -30,7 +32,7 @@ class Times(NamedTuple):
 
 
 class Table:
-    """Times by kind of call and size.
+    """Times by kind of call and size; those of a kind are one file.
 
     Parameters
     ----------
@@ -40,24 +42,26 @@ class Table:
 
     def __init__(self, neighbour: object) -> None:
         self._neighbour = neighbour
-        self._kinds: dict[str, dict[str, Times]] = {}  # by digests of kinds, and of sizes
+        self._kinds: dict[Hashable, dict[str, Times]] = {}  # by kind, and `size_name`
 
-    def of_kind(self, kind: object) -> dict[str, Times]:
+    def of_kind(self, kind: Hashable) -> dict[str, Times]:
         """What was measured for sizes of a kind, by `size_name`; the caller may add to it."""
-        name = digest((self._machine, kind))[:KIND_DIGITS]
-        if name not in self._kinds:
-            self._kinds[name] = dict(_on_disk(name))
-        return self._kinds[name]
+        if kind not in self._kinds:
+            if len(self._kinds) >= KINDS:
+                self._kinds.clear()
+            payload = store().load(self._name(kind))
+            found = {} if payload is None else json.loads(bytes(payload))
+            self._kinds[kind] = {size: Times(*times) for size, times in found.items()}
+        return self._kinds[kind]
 
-    def save(self, kind: object, size: str, times: Times) -> None:
-        """Keep times for later processes too; a disk that cannot be written is logged."""
-        name = digest((self._machine, kind))[:KIND_DIGITS]
-        self.of_kind(kind)[size] = times
-        store().save(f"{name}-{size}{TIMES}", json.dumps(times).encode())
+    def save(self, kind: Hashable) -> None:
+        """Keep what was measured for a kind for later processes too; a disk that cannot be written
+        is logged.
+        """
+        store().save(self._name(kind), json.dumps(self.of_kind(kind)).encode())
 
-    def forget(self) -> None:
-        """Forget what this process has read or measured."""
-        self._kinds.clear()
+    def _name(self, kind: Hashable) -> str:
+        return digest((self._machine, kind))[:DIGITS] + TIMES
 
     @cached_property
     def _machine(self) -> object:
@@ -72,21 +76,9 @@ class Table:
 
 def size_name(size: object) -> str:
     """A name for a size: a digest."""
-    return digest(size)[:SIZE_DIGITS]
+    return digest(size)[:DIGITS]
 
 
 def forget() -> int:
-    """Remove the times that all processes have saved; returns of how many calls there were."""
+    """Remove the times that all processes have saved; returns of how many kinds of calls."""
     return len(store().remove(TIMES))
-
-
-def _on_disk(kind: str) -> list[tuple[str, Times]]:
-    """The sizes of a kind and their times, as other processes saved them."""
-    found = []
-    for file in store().files(TIMES):
-        if file.name.startswith(f"{kind}-"):
-            payload = store().load(file.name)
-            if payload is not None:
-                size = file.name.removeprefix(f"{kind}-").removesuffix(TIMES)
-                found.append((size, Times(*json.loads(bytes(payload)))))
-    return found

@@ -15,7 +15,14 @@ from sampling import count, sampled
 
 from implicit_conv.kernels import disk_folder, sources
 from implicit_conv.kernels.disk import HEADER_BYTES, Store
-from implicit_conv.kernels.disk_folder import CHOICE, ENTRY_BYTES, KERNEL, TEMPORARY, kernel_name
+from implicit_conv.kernels.disk_folder import (
+    CHOICE,
+    ENTRY_BYTES,
+    KERNEL,
+    TEMPORARY,
+    TIMES,
+    kernel_name,
+)
 
 DAY = 86400
 LIMIT = 64 << 10
@@ -201,6 +208,15 @@ def test_choices_neither_count_nor_go(store):
     age(store.folder / choice, 999)
     store.save(name(99), PAYLOAD)
     assert files(store.folder) == {*map(name, range(KEPT - 1)), name(99), choice}
+
+
+def test_times_count_and_go(store):
+    fill(store.folder, range(KEPT - 1))
+    times = f"{0:032x}{TIMES}"
+    (store.folder / times).write_bytes(bytes(LIMIT))
+    age(store.folder / times, 999)
+    store.save(name(99), PAYLOAD)
+    assert times not in files(store.folder) and name(99) in files(store.folder)
 
 
 def test_what_is_too_large_to_be_loaded_goes_first(store):
