@@ -107,6 +107,7 @@ def run(options: argparse.Namespace) -> int:
     """
     if options.suite in RUNS:
         return RUNS[options.suite](options)
+    require_layers(options)
     if options.device == "cuda":
         from perf.cuda import row_maker
     else:
@@ -135,6 +136,16 @@ def run(options: argparse.Namespace) -> int:
         save(record, options.output)
     print(tables.run_table(record))
     return status
+
+
+def require_layers(options: argparse.Namespace) -> None:
+    """Raise ValueError for rivals that run whole models alone."""
+    wrong = [name for name in options.against or () if name not in (*RIVALS, "nothing")]
+    if wrong:
+        raise ValueError(
+            f"{' and '.join(wrong)} runs whole models and no layers: leave it out, or use --suite "
+            f"{catalogue.MODELS}"
+        )
 
 
 def require_images(options: argparse.Namespace, suite: Suite) -> None:

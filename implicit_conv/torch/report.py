@@ -62,20 +62,15 @@ def report(model: Any, inputs: tuple[Any, ...]) -> str:
     _check(model, inputs)
     disturbed = disturbance(torch.get_num_threads())
     with torch.no_grad(), _evaluating(model):
-        rows = measured(model, inputs)
+        layers = _layers(model, inputs)
+        with enable(KEPT, "standard"):
+            rows = [_measured(layer) for layer in layers]
         whole = _whole(model, inputs)
     disturbed = disturbed or disturbance(torch.get_num_threads())
     told = [disturbed, ""] if disturbed else []
     return "\n".join(
         [*told, *_table(rows, whole, disturbed), "", *_summary(rows, whole, disturbed)]
     )
-
-
-def measured(model: Any, inputs: tuple[Any, ...]) -> list[Row]:
-    """The convolutions of a model, in the order in which they run, with their times."""
-    layers = _layers(model, inputs)
-    with enable(KEPT, "standard"):
-        return [_measured(layer) for layer in layers]
 
 
 def _check(model: Any, inputs: tuple[Any, ...]) -> None:

@@ -41,9 +41,9 @@ class Call:
         """Itself: it has one mode."""
         return self
 
-    def double(self) -> Call:
-        """Itself, with a filter of float64."""
-        self.w = torch.nn.Parameter(self.w.double())
+    def to(self, dtype: Any) -> Call:
+        """Itself, with a filter of this dtype."""
+        self.w = torch.nn.Parameter(self.w.to(dtype))
         return self
 
     def parameters(self) -> list[Any]:

@@ -25,9 +25,10 @@ in one process; rivals are in processes of their own, and read the model before 
   filters again, which `enable()` drops as it ends.
 - **torch/ours**, and that of each rival, is the median ratio within rounds: above 1, ours is
   faster.
-- **in convolutions** is the share of torch's time that its convolutions take, as `explain` times
-  them one by one. By Amdahl's law, our times of the same convolutions allow the **limit**;
-  **of limit** is torch/ours over it. `explain` sees no gradients, so training has no limit.
+- **in convolutions** is the share of torch's time that its convolutions, and in training their
+  gradients, take inside the model. By Amdahl's law, our times of the same convolutions there allow
+  the **limit**; **of limit** is torch/ours over it. `explain` times them alone, where what they
+  read is cached: both are faster there, and their share is smaller.
 - **torch.compile** is Inductor with its defaults, **onnxruntime** reads what `torch.onnx` exports,
   and **openvino** reads the module. All compute in float32. None has `enable()` in force.
 - Training is a step of SGD on eight images: forward, backward, update.""",
@@ -50,33 +51,37 @@ class Limit(NamedTuple):
 
 
 def limit_of(row: dict[str, Any]) -> Limit | None:
-    """The limit of a row; None if its convolutions were not timed. As in `explain`, the model takes
-    at least as long as its convolutions do alone.
-    """
-    ours, torch = (sum(each[name] for each in row["convolutions"]) for name in (OURS, TORCH))
-    if not torch:
+    """The limit of a row; None of a single call."""
+    if "convolutions" not in row:
         return None
-    total = max(row["timings"][TORCH]["median"], torch)
-    return Limit(torch / total, total / (total - torch + ours))
+    layers, whole = row["convolutions"]["layers"], row["convolutions"]["whole"]
+    ours, torch = (sum(each[name] for each in layers) for name in (OURS, TORCH))
+    return Limit(torch / whole, whole / (whole - torch + ours))
 
 
 def rows_of(record: Record) -> Rows:
     """One row a model, or a layer; without ratios if other work disturbed the run."""
     cells = _model_cells if record["settings"]["suite"] == MODELS else _call_cells
     rows = [cells(row, record["settings"]["against"]) for row in record["rows"]]
-    if "disturbed" in record:
-        return [{name: cell for name, cell in row.items() if "/" not in name} for row in rows]
-    return rows
+    if "disturbed" not in record:
+        return rows
+    return [{name: cell for name, cell in row.items() if not _is_told(name)} for row in rows]
+
+
+def _is_told(heading: str) -> bool:
+    """Whether a column has what only an undisturbed run can tell."""
+    return "/" in heading or heading in ("limit", "of limit")
 
 
 def _model_cells(row: dict[str, Any], against: list[str]) -> dict[str, str]:
     limit, ratio = limit_of(row), row["ratios"][TORCH]
+    assert limit is not None
     cells = {"model": row["layer"], **_times(row, (TORCH, OURS), "ms")}
     cells |= {
         "torch/ours": f"{ratio:.2f}",
-        "in convolutions": f"{limit.share:.0%}" if limit else "",
-        "limit": f"{limit.ratio:.2f}" if limit else "",
-        "of limit": f"{ratio / limit.ratio:.0%}" if limit else "",
+        "in convolutions": f"{limit.share:.0%}",
+        "limit": f"{limit.ratio:.2f}",
+        "of limit": f"{ratio / limit.ratio:.0%}",
     }
     for name in [name for name in against if name in ENGINES]:
         cells |= _times(row, (name,), "ms")
@@ -109,7 +114,7 @@ def lines_of(record: Record) -> list[str]:
     if "disturbed" not in record:
         lines = [line for name in record["settings"]["against"] for line in _means(rows, name)]
         told = [(row["ratios"][TORCH], limit) for row in rows if (limit := limit_of(row))]
-        if told and record["settings"]["suite"] == MODELS:
+        if told:
             mean = geometric_mean([ratio / limit.ratio for ratio, limit in told])
             lines.append(f"of the limit by Amdahl's law, geometric mean: {mean:.0%}")
     if record["noise_floor"] is not None:
@@ -119,14 +124,11 @@ def lines_of(record: Record) -> list[str]:
         if errors:
             lines.append(f"largest error of {name}: {max(errors):.1e} of the norm, from float64")
     for row in rows:
-        lines += [f"{name} not timed on {row['layer']}: {why}" for name, why in _gaps(row)]
+        gaps = row["not_timed"].items()
+        lines += [f"{name} not timed on {row['layer']}: {why}" for name, why in gaps]
     for name, reason in record["settings"]["left_out"].items():
         lines.append(f"left out {name}: {reason}")
     return lines if record["complete"] else [*lines, "incomplete: the run was interrupted"]
-
-
-def _gaps(row: dict[str, Any]) -> list[tuple[str, str]]:
-    return [*row["not_timed"].items()]
 
 
 def _means(rows: list[dict[str, Any]], name: str) -> list[str]:

@@ -152,13 +152,14 @@ def row(record: Record, place: int, network: Network) -> dict[str, Any]:
 
         processes = {OURS: start(OURS)}
         record["rivals"][TORCH] = processes[OURS].ask("hello")
-        found = processes[OURS].ask("prepare", exact=str(folder / "exact.npy"))
+        found = processes[OURS].ask("prepare", path=str(folder / "exact.npz"))
         timed: dict[str, Timed] = {name: Turn(processes[OURS], name) for name in found["functions"]}
-        convolutions = processes[OURS].ask("convolutions")["rows"]
+        whole = settings["suite"] == MODELS
+        inside = {"convolutions": processes[OURS].ask("convolutions")} if whole else {}
         errors, reasons = found["errors"], dict[str, str]()
         for name in names:
             process = start(name)
-            answer = prepared(process, record, name, folder / "exact.npy")
+            answer = prepared(process, record, name, folder / "exact.npz")
             errors |= answer.get("errors", {})
             if "unsupported" in answer:
                 reasons[name] = answer["unsupported"]
@@ -169,7 +170,7 @@ def row(record: Record, place: int, network: Network) -> dict[str, Any]:
         "layer": network.name,
         "input": [*network.shape],
         "parameters": found["parameters"],
-        "convolutions": convolutions,
+        **inside,
         "errors": errors,
         "timings": {
             name: {**summarise(values)._asdict(), "samples": values.tolist()}
@@ -184,11 +185,11 @@ def row(record: Record, place: int, network: Network) -> dict[str, Any]:
     }
 
 
-def prepared(process: Process, record: Record, name: str, exact: Path) -> dict[str, Any]:
+def prepared(process: Process, record: Record, name: str, path: Path) -> dict[str, Any]:
     """What the process of an engine answers; "unsupported" where it ends instead."""
     try:
         record["rivals"][name] = process.ask("hello")
-        return process.ask("prepare", exact=str(exact))
+        return process.ask("prepare", path=str(path))
     except ValueError as error:
         return {"unsupported": str(error)}
 

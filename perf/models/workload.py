@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from statistics import median
 from typing import Any
 
 import torch
@@ -13,11 +15,13 @@ import torch
 import implicit_conv
 import implicit_conv.torch
 from implicit_conv.torch.override import suspended
-from implicit_conv.torch.report import measured
 from perf.models.catalogue import CLASSES, Network
+from perf.models.inside import convolutions
 from perf.models.names import ARRAYS, CONTROL, OURS, TORCH
 from perf.models.weights import initialise
 
+ROUNDS = 7  # in which convolutions are timed inside the model
+ROUNDS = 7  # in which convolutions are timed inside the model
 RATE, MOMENTUM = 0.01, 0.9  # of SGD
 
 Function = Callable[[], Any]
@@ -56,50 +60,63 @@ class Workload:
         x = self.inputs[-1]
         if not self.trains:
             return partial(model, x)
-        targets = torch.arange(len(x)) % CLASSES
         descent = torch.optim.SGD(model.parameters(), RATE, MOMENTUM)
 
         def step() -> Any:
             descent.zero_grad()
-            loss = torch.nn.functional.cross_entropy(first(model(x)), targets)
+            loss = self.loss(model, x)
             loss.backward()
             descent.step()
             return loss
 
         return step
 
-    def results(self) -> dict[str, Any]:
-        """The result of each function, and "exact", that of torch in float64: what the model
-        returns first or, where it is trained, the gradient of its first parameter.
+    def results(self) -> dict[str, list[Any]]:
+        """The results of each function, and "exact", those of torch in float64: what the model
+        returns first or, where it is trained, the gradient of each parameter.
         """
         found = {}
-        for name, function in self.functions().items():
+        functions = self.functions()
+        del functions[CONTROL]
+        for name, function in functions.items():
             with door(name):
-                found[name] = torch.as_tensor(function()) if name == ARRAYS else self.result()
+                found[name] = [torch.as_tensor(function())] if name == ARRAYS else self.result()
         with door(TORCH):
-            found["exact"] = self.result(copy.deepcopy(self.model).double(), torch.float64)
+            found["exact"] = self.result(torch.float64)
         return found
 
-    def result(self, model: Any = None, dtype: Any = torch.float32) -> Any:
-        """See `results`. A model that is trained is a copy, so that all begin with the same."""
-        x = self.inputs[-1].to(dtype)
-        model = model or (copy.deepcopy(self.model) if self.trains else self.model)
+    def result(self, dtype: Any = torch.float32) -> list[Any]:
+        """See `results`; computed by a copy of the model, so that all begin with the same."""
+        model, x = copy.deepcopy(self.model).to(dtype), self.inputs[-1].to(dtype)
         if not self.trains:
-            return first(model(x))
-        targets = torch.arange(len(x)) % CLASSES
-        torch.nn.functional.cross_entropy(first(model(x)), targets).backward()
-        return next(iter(model.parameters())).grad
+            return [first(model(x))]
+        self.loss(model, x).backward()
+        return [parameter.grad for parameter in model.parameters()]
 
-    def convolutions(self) -> list[dict[str, Any]]:
-        """The convolutions of the model, in the order in which they run, as `explain` times them;
-        none of a step of training, whose gradients it does not see.
+    def loss(self, model: Any, x: Any) -> Any:
+        """What training makes smaller."""
+        targets = torch.arange(len(x)) % CLASSES
+        return torch.nn.functional.cross_entropy(first(model(x)), targets)
+
+    def convolutions(self) -> dict[str, Any]:
+        """Medians of seconds that convolutions take inside the model, by ours and by torch in turn,
+        and that the model takes in these rounds with torch's kernels.
         """
-        if self.trains:
-            return []
-        return [
-            {"name": row.layer.name, "kernel": row.kernel, "ours": row.ours, "torch": row.torch}
-            for row in measured(self.model, (self.inputs[0],))
+        functions, whole = self.functions(), list[float]()
+        found: dict[str, list[list[float]]] = {OURS: [], TORCH: []}
+        for _ in range(ROUNDS):
+            for name, rounds in found.items():
+                with door(name):
+                    functions[name]()
+                    if name == TORCH:
+                        whole.append(seconds(functions[name]))
+                    seen = convolutions(functions[name])
+                rounds.append([taken for _, taken in seen])
+        layers = [
+            {**facts, **{name: median(taken[at] for taken in found[name]) for name in found}}
+            for at, (facts, _) in enumerate(seen)
         ]
+        return {"whole": median(whole), "layers": layers}
 
 
 def door(name: str) -> AbstractContextManager[Any]:
@@ -109,6 +126,13 @@ def door(name: str) -> AbstractContextManager[Any]:
     if name == ARRAYS:
         return implicit_conv.config(num_threads=torch.get_num_threads())
     return suspended() if name == TORCH else nullcontext()
+
+
+def seconds(function: Function) -> float:
+    """How long one call takes."""
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
 
 
 def first(output: Any) -> Any:
