@@ -6,6 +6,7 @@ float32, which OpenVINO has to be told on CPUs with instructions for bfloat16.
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Callable
 from importlib import import_module, metadata
@@ -16,6 +17,9 @@ import torch
 
 from perf.models.names import NEEDED
 from perf.models.workload import Workload
+
+# OpenVINO would report each conversion to its makers, by processes that compute beside others.
+sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
 
 Model = Callable[[Any], Any]  # of the input
 
