@@ -32,6 +32,11 @@ def opponents(chosen: list[str] | None) -> list[str]:
     return against
 
 
+def narrowed() -> bool:
+    """Whether ours has narrower vectors than this CPU."""
+    return bool(host_features().get("avx512f")) and cpu_arch().vector_bits < 512
+
+
 def require_equal_vectors(against: list[str]) -> None:
     """Raise unless rivals that know AVX-512 use it exactly if ours does, on a CPU that has it."""
     bits = cpu_arch().vector_bits

@@ -84,7 +84,9 @@ makes a record, and this command writes these pages and README's table from all 
 {command}
 ```
 
-Suite `changing` measures what a size costs that no call had before."""
+Suite `changing` measures what a size costs that no call had before. Suites `models` and `tensors`
+run models and single calls of torch with `enable()` in force and without it (`pip install
+'.[torch,models]'`)."""
 
 
 def index(runs: Named, command: str, more: Sequence[str]) -> str:

@@ -28,7 +28,17 @@ from implicit_conv.tools.info import cpu_name
 
 ROOT = Path(__file__).resolve().parent.parent
 SCHEMA = json.loads(Path(__file__).with_name("record.schema.json").read_text())
-PACKAGES = ("implicit-conv", "numpy", "numba", "llvmlite", "numba-cuda", "torch", "scipy")
+PACKAGES = (
+    "implicit-conv",
+    "numpy",
+    "numba",
+    "llvmlite",
+    "numba-cuda",
+    "torch",
+    "scipy",
+    "transformers",
+    "diffusers",
+)
 
 Record = dict[str, Any]
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import argparse
 import re
 from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from perf import changes, highlights, pages, plots, tables
 from perf.machines import machine_of
-from perf.record import told
+from perf.models import pages as models
+from perf.record import Record, told
 from perf.tables import Named
 
 BEGIN, END = "<!-- perf: written by `python -m perf report` -->", "<!-- /perf -->"
@@ -40,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
         text = options.readme.read_text(encoding="utf-8")
         options.readme.write_text(readme_text(text, runs), encoding="utf-8")
     if options.docs:
-        write(contents(runs, changing(named)), options.docs / FOLDER)
+        write(contents(runs, others(named)), options.docs / FOLDER)
     return 0
 
 
@@ -60,20 +64,42 @@ def in_order(named: Named) -> Named:
     return sorted(runs, key=lambda pair: (tables.suite_order(pair[1]), pair[0]))
 
 
-def changing(named: Named) -> Named:
-    """The runs of suite changing that have rows, in the order of their headings."""
-    runs = [(name, one) for name, one in named if one["kind"] == changes.PAGE and one["rows"]]
-    return sorted(runs, key=lambda pair: (changes.heading(pair[1]), pair[0]))
+class Page(NamedTuple):
+    """How the records of a suite of other things than layers become a page."""
+
+    text: Callable[[Named], str]
+    heading: Callable[[Record], str]
 
 
-def contents(runs: Named, changed: Named = ()) -> dict[str, str]:
-    """All files of the folder, their names and texts: of runs of layers, and of `changed` sizes."""
+PAGES = {
+    changes.PAGE: Page(changes.page, changes.heading),
+    **{suite: Page(partial(models.page, suite), models.heading) for suite in models.TITLES},
+}
+
+
+def others(named: Named) -> dict[str, Named]:
+    """The runs of each suite of `PAGES` that have rows, in the order of their headings."""
+    found: dict[str, Named] = {}
+    for suite, page in PAGES.items():
+        runs = [
+            (name, one)
+            for name, one in named
+            if one["kind"] != "compare" and one["rows"] and one["settings"]["suite"] == suite
+        ]
+        if runs:
+            found[suite] = sorted(runs, key=lambda pair: (page.heading(pair[1]), pair[0]))
+    return found
+
+
+def contents(runs: Named, beside: Mapping[str, Named]) -> dict[str, str]:
+    """All files of the folder, their names and texts: of runs of layers, and of `beside`, those of
+    other suites.
+    """
     bars = highlights.chart([record for _, record in runs])
     files = {pages.CHART: str(plots.overview(bars))} if bars else {}
-    more = [changes.PAGE] if changed else []
-    files |= {pages.INDEX: pages.index(runs, COMMAND, more)}
+    files |= {pages.INDEX: pages.index(runs, COMMAND, [*beside])}
     files |= {f"{suite}.md": pages.page(suite, runs) for suite in pages.suites(runs)}
-    files |= {f"{changes.PAGE}.md": changes.page(changed)} if changed else {}
+    files |= {f"{suite}.md": PAGES[suite].text(named) for suite, named in beside.items()}
     rivals = [(name, record) for name, record in runs if tables.rivals_of(record)]
     return files | {f"{name}.svg": str(plots.layers(record)) for name, record in rivals}
 

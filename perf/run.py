@@ -25,6 +25,9 @@ from implicit_conv.tools.rivals import CONTROL
 from perf import changing, tables, terminal, upsampling
 from perf.engines import RIVALS
 from perf.layers import SUITES, layers
+from perf.models import catalogue
+from perf.models import run as models
+from perf.models.names import ENGINES
 from perf.operators import inputs_of, measure_operator
 from perf.opponents import opponents
 from perf.record import Record, layer_row, load, new_record, python, save
@@ -48,12 +51,18 @@ import numpy as np
 from implicit_conv import conv2d
 conv2d(np.ones((1, 64, 56, 56), np.float32), np.ones((64, 64, 3, 3), np.float32), padding=1)
 """
+# Suites of other things than layers.
+RUNS: dict[str, Callable[[argparse.Namespace], int]] = {
+    changing.SUITE: changing.run,
+    **dict.fromkeys(catalogue.SUITES, models.run),
+}
+SUITE_NAMES = (*SUITES, *RUNS, "all")
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the command line."""
     parser = commands.add_parser("run", help="time the layers of a suite", description=__doc__)
-    parser.add_argument("--suite", default="resnet50", choices=(*SUITES, changing.SUITE, "all"))
+    parser.add_argument("--suite", default="resnet50", choices=SUITE_NAMES)
     parser.add_argument(
         "--operator",
         choices=("fprop", "dgrad", "wgrad", "transposed"),
@@ -82,9 +91,9 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument(
         "--against",
         action="append",
-        choices=(*RIVALS, "nothing"),
+        choices=(*dict.fromkeys((*RIVALS, *ENGINES)), "nothing"),
         help="a rival, in a process of its own; several options are allowed; "
-        "default: torch if it is installed",
+        f"default: torch if it is installed; of whole models also {', '.join(ENGINES)}",
     )
     parser.add_argument("--rounds", type=int, default=21, help="samples of each function")
     parser.add_argument("--sizes", type=int, default=100, help="new sizes of suite changing")
@@ -96,8 +105,9 @@ def run(options: argparse.Namespace) -> int:
     """Exit status: 0; 1 if rows were dropped; UNTOLD if no ratio can be told, for other work
     disturbs this machine; 130 after Ctrl-C, which keeps the finished rows.
     """
-    if options.suite == changing.SUITE:
-        return changing.run(options)
+    if options.suite in RUNS:
+        return RUNS[options.suite](options)
+    require_layers(options)
     if options.device == "cuda":
         from perf.cuda import row_maker
     else:
@@ -126,6 +136,16 @@ def run(options: argparse.Namespace) -> int:
         save(record, options.output)
     print(tables.run_table(record))
     return status
+
+
+def require_layers(options: argparse.Namespace) -> None:
+    """Raise ValueError for rivals that run whole models alone."""
+    wrong = [name for name in options.against or () if name not in (*RIVALS, "nothing")]
+    if wrong:
+        raise ValueError(
+            f"{' and '.join(wrong)} runs whole models and no layers: leave it out, or use --suite "
+            f"{catalogue.MODELS}"
+        )
 
 
 def require_images(options: argparse.Namespace, suite: Suite) -> None:

@@ -131,10 +131,10 @@ def test_a_run_has_a_row_for_each_kind(changed, capsys):
 def test_a_record_of_changing_sizes_has_a_page(changed):
     named = [("changing", changed)]
     assert report.in_order(named) == []
-    files = report.contents([], report.changing(named))
+    files = report.contents([], report.others(named))
     assert "| 3x3 64-64 | 5500.00 | 500.00 | 5 |" in files["changing.md"]
     assert "\nchanging\n" in files["index.md"]
-    assert "changing.md" not in report.contents([])
+    assert "changing.md" not in report.contents([], {})
 
 
 def test_the_schema_refuses_a_row_without_first_calls(changed):

@@ -1,0 +1,169 @@
+"""Records of these suites as tables and as pages."""
+
+from __future__ import annotations
+
+from statistics import geometric_mean
+from typing import Any, NamedTuple
+
+from perf.machines import machine_of
+from perf.models.catalogue import MODELS, TENSORS
+from perf.models.names import ARRAYS, ENGINES, OURS, TORCH
+from perf.pages import WRITTEN, measured, where_lines
+from perf.record import Record
+from perf.tables import Named, disturbed_lines, markdown, threads_text
+from perf.terminal import Rows, table_of
+
+TITLES = {MODELS: "whole models of torch", TENSORS: "calls on tensors of torch"}
+READING = {
+    MODELS: """\
+Models run as their libraries have them, in eager mode, without gradients, one input at a time, in
+float32. Weights are random. [`enable()`](../how-to/torch.md) is in force and undone in turn,
+in one process; rivals are in processes of their own, and read the model before the clock starts.
+
+- **torch ms** and **ours ms** are medians over rounds, without `enable()` and with it. A round
+  has one sample of each, and rounds are shared by three inputs. Calls before each sample pack
+  filters again, which `enable()` drops as it ends.
+- **torch/ours**, and that of each rival, is the median ratio within rounds: above 1, ours is
+  faster.
+- **in convolutions** is the share of torch's time that its convolutions, and in training their
+  gradients, take inside the model. By Amdahl's law, our times of the same convolutions there allow
+  the **limit**; **of limit** is torch/ours over it. `explain` times them alone, where what they
+  read is cached: both are faster there, and their share is smaller.
+- **torch.compile** is Inductor with its defaults, **onnxruntime** reads what `torch.onnx` exports,
+  and **openvino** reads the module. All compute in float32. None has `enable()` in force.
+- Training is a step of SGD on eight images: forward, backward, update.""",
+    TENSORS: """\
+The layers of [suite small](small.md), as `torch.nn.functional.conv2d` of tensors, whose filter is a
+parameter. [`enable()`](../how-to/torch.md) is in force and undone in turn, in one process.
+
+- **torch us** and **ours us** are medians over rounds, without `enable()` and with it, and
+  **arrays us** is our `conv2d` of the same numbers as arrays of numpy.
+- **torch/ours** is the median ratio within rounds: above 1, ours is faster.
+- **ours/arrays** is what the way through torch's dispatcher adds.""",
+}
+
+
+class Limit(NamedTuple):
+    """What Amdahl's law allows a model."""
+
+    share: float  # of torch's time, in convolutions
+    ratio: float  # torch's time over ours, if nothing but convolutions changed
+
+
+def limit_of(row: dict[str, Any]) -> Limit | None:
+    """The limit of a row; None of a single call."""
+    if "convolutions" not in row:
+        return None
+    layers, whole = row["convolutions"]["layers"], row["convolutions"]["whole"]
+    ours, torch = (sum(each[name] for each in layers) for name in (OURS, TORCH))
+    return Limit(torch / whole, whole / (whole - torch + ours))
+
+
+def rows_of(record: Record) -> Rows:
+    """One row a model, or a layer; without ratios if other work disturbed the run."""
+    cells = _model_cells if record["settings"]["suite"] == MODELS else _call_cells
+    rows = [cells(row, record["settings"]["against"]) for row in record["rows"]]
+    if "disturbed" not in record:
+        return rows
+    return [{name: cell for name, cell in row.items() if not _is_told(name)} for row in rows]
+
+
+def _is_told(heading: str) -> bool:
+    """Whether a column has what only an undisturbed run can tell."""
+    return "/" in heading or heading in ("limit", "of limit")
+
+
+def _model_cells(row: dict[str, Any], against: list[str]) -> dict[str, str]:
+    limit, ratio = limit_of(row), row["ratios"][TORCH]
+    assert limit is not None
+    cells = {"model": row["layer"], **_times(row, (TORCH, OURS), "ms")}
+    cells |= {
+        "torch/ours": f"{ratio:.2f}",
+        "in convolutions": f"{limit.share:.0%}",
+        "limit": f"{limit.ratio:.2f}",
+        "of limit": f"{ratio / limit.ratio:.0%}",
+    }
+    for name in [name for name in against if name in ENGINES]:
+        cells |= _times(row, (name,), "ms")
+        cells[f"{name}/ours"] = f"{row['ratios'][name]:.2f}" if name in row["ratios"] else ""
+    return cells
+
+
+def _call_cells(row: dict[str, Any], against: list[str]) -> dict[str, str]:
+    cells = {"layer": row["layer"], **_times(row, (TORCH, OURS, ARRAYS), "us")}
+    cells["torch/ours"] = f"{row['ratios'][TORCH]:.2f}"
+    cells["ours/arrays"] = f"{1 / row['ratios'][ARRAYS]:.2f}"
+    return cells
+
+
+def _times(row: dict[str, Any], names: tuple[str, ...], unit: str) -> dict[str, str]:
+    """Medians in milliseconds or microseconds; an empty cell for what was not timed."""
+    scale = {"ms": 1e3, "us": 1e6}[unit]
+    times = {name: timing["median"] * scale for name, timing in row["timings"].items()}
+    return {f"{name} {unit}": f"{times[name]:.2f}" if name in times else "" for name in names}
+
+
+def terminal_table(record: Record) -> str:
+    """A run for the terminal."""
+    return "\n".join([*disturbed_lines(record), table_of(rows_of(record)), *lines_of(record)])
+
+
+def lines_of(record: Record) -> list[str]:
+    """What all rows say together, their largest error, and what is missing."""
+    rows, lines = record["rows"], []
+    if "disturbed" not in record:
+        lines = [line for name in record["settings"]["against"] for line in _means(rows, name)]
+        told = [(row["ratios"][TORCH], limit) for row in rows if (limit := limit_of(row))]
+        if told:
+            mean = geometric_mean([ratio / limit.ratio for ratio, limit in told])
+            lines.append(f"of the limit by Amdahl's law, geometric mean: {mean:.0%}")
+    if record["noise_floor"] is not None:
+        lines.append(f"noise floor: {record['noise_floor']:.1%} (ours against itself)")
+    for name in (OURS, TORCH, *ENGINES):
+        errors = [row["errors"][name] for row in rows if name in row["errors"]]
+        if errors:
+            lines.append(f"largest error of {name}: {max(errors):.1e} of the norm, from float64")
+    for row in rows:
+        gaps = row["not_timed"].items()
+        lines += [f"{name} not timed on {row['layer']}: {why}" for name, why in gaps]
+    for name, reason in record["settings"]["left_out"].items():
+        lines.append(f"left out {name}: {reason}")
+    return lines if record["complete"] else [*lines, "incomplete: the run was interrupted"]
+
+
+def _means(rows: list[dict[str, Any]], name: str) -> list[str]:
+    """The geometric mean and the least of a rival's times over ours."""
+    ratios = [(row["ratios"][name], row["layer"]) for row in rows if name in row["ratios"]]
+    if not ratios:
+        return []
+    mean, (least, layer) = geometric_mean([ratio for ratio, _ in ratios]), min(ratios)
+    return [
+        f"{name}'s time over ours, geometric mean of {len(ratios)}: {mean:.2f}; "
+        f"least {least:.2f} ({layer})"
+    ]
+
+
+def page(suite: str, named: Named) -> str:
+    """The text of a suite's page: a section a run."""
+    title = f"# Speed: {TITLES[suite]}\n\n{WRITTEN}"
+    sections = (section(record) for _, record in named)
+    return "\n\n".join([title, READING[suite], *sections]) + "\n"
+
+
+def section(record: Record) -> str:
+    """One run: where and when, its rows, and what they say together."""
+    versions = [f"{name} {found['version']}" for name, found in record["rivals"].items()]
+    facts = [*lines_of(record), "rivals: " + ", ".join(versions), *where_lines(record)]
+    parts = [
+        f"## {heading(record)}",
+        measured(record),
+        markdown(rows_of(record), left=1),
+        "\n".join(f"- {fact}" for fact in facts),
+    ]
+    return "\n\n".join(parts)
+
+
+def heading(record: Record) -> str:
+    """The heading of a run, different from that of any other run on its machine."""
+    title = TITLES[record["settings"]["suite"]].capitalize()
+    return f"{title}, {machine_of(record)}, {threads_text(record['settings']['threads'])}"

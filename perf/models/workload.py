@@ -1,0 +1,140 @@
+"""What a process times of a network: its functions, the reference, and its convolutions."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from statistics import median
+from typing import Any
+
+import torch
+
+import implicit_conv
+import implicit_conv.torch
+from implicit_conv.torch.override import suspended
+from perf.models.catalogue import CLASSES, Network
+from perf.models.inside import convolutions
+from perf.models.names import ARRAYS, CONTROL, OURS, TORCH
+from perf.models.weights import initialise
+
+ROUNDS = 7  # in which convolutions are timed inside the model
+ROUNDS = 7  # in which convolutions are timed inside the model
+RATE, MOMENTUM = 0.01, 0.9  # of SGD
+
+Function = Callable[[], Any]
+
+
+class Workload:
+    """A network with weights and inputs that are equal in every process."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self.trains = network.trains
+        torch.set_grad_enabled(self.trains)
+        torch.manual_seed(0)
+        self.inputs: list[Any] = []  # those before stay, so that each set has pages of its own
+        self.model = network.make()
+        self.add_inputs()
+        if isinstance(self.model, torch.nn.Module):
+            initialise(self.model, self.inputs[0])
+        self.model = self.model.train() if self.trains else self.model.eval()
+
+    def add_inputs(self) -> None:
+        """Another set of inputs, which functions read from now on."""
+        torch.manual_seed(len(self.inputs))
+        self.inputs.append(torch.randn(self.network.shape))
+
+    def functions(self) -> dict[str, Function]:
+        """The functions of the process in which ours and torch take turns."""
+        of_torch = self.function(self.model)
+        found: dict[str, Function] = {OURS: of_torch, CONTROL: of_torch, TORCH: of_torch}
+        if hasattr(self.model, "array"):
+            found[ARRAYS] = partial(self.model.array, self.inputs[-1].numpy())
+        return found
+
+    def function(self, model: Any) -> Function:
+        """A call of a model, or a step of its training."""
+        x = self.inputs[-1]
+        if not self.trains:
+            return partial(model, x)
+        descent = torch.optim.SGD(model.parameters(), RATE, MOMENTUM)
+
+        def step() -> Any:
+            descent.zero_grad()
+            loss = self.loss(model, x)
+            loss.backward()
+            descent.step()
+            return loss
+
+        return step
+
+    def results(self) -> dict[str, list[Any]]:
+        """The results of each function, and "exact", those of torch in float64: what the model
+        returns first or, where it is trained, the gradient of each parameter.
+        """
+        found = {}
+        functions = self.functions()
+        del functions[CONTROL]
+        for name, function in functions.items():
+            with door(name):
+                found[name] = [torch.as_tensor(function())] if name == ARRAYS else self.result()
+        with door(TORCH):
+            found["exact"] = self.result(torch.float64)
+        return found
+
+    def result(self, dtype: Any = torch.float32) -> list[Any]:
+        """See `results`; computed by a copy of the model, so that all begin with the same."""
+        model, x = copy.deepcopy(self.model).to(dtype), self.inputs[-1].to(dtype)
+        if not self.trains:
+            return [first(model(x))]
+        self.loss(model, x).backward()
+        return [parameter.grad for parameter in model.parameters()]
+
+    def loss(self, model: Any, x: Any) -> Any:
+        """What training makes smaller."""
+        targets = torch.arange(len(x)) % CLASSES
+        return torch.nn.functional.cross_entropy(first(model(x)), targets)
+
+    def convolutions(self) -> dict[str, Any]:
+        """Medians of seconds that convolutions take inside the model, by ours and by torch in turn,
+        and that the model takes in these rounds with torch's kernels.
+        """
+        functions, whole = self.functions(), list[float]()
+        found: dict[str, list[list[float]]] = {OURS: [], TORCH: []}
+        for _ in range(ROUNDS):
+            for name, rounds in found.items():
+                with door(name):
+                    functions[name]()
+                    if name == TORCH:
+                        whole.append(seconds(functions[name]))
+                    seen = convolutions(functions[name])
+                rounds.append([taken for _, taken in seen])
+        layers = [
+            {**facts, **{name: median(taken[at] for taken in found[name]) for name in found}}
+            for at, (facts, _) in enumerate(seen)
+        ]
+        return {"whole": median(whole), "layers": layers}
+
+
+def door(name: str) -> AbstractContextManager[Any]:
+    """The block in which a function of this process runs."""
+    if name in (OURS, CONTROL):
+        return implicit_conv.torch.enable()
+    if name == ARRAYS:
+        return implicit_conv.config(num_threads=torch.get_num_threads())
+    return suspended() if name == TORCH else nullcontext()
+
+
+def seconds(function: Function) -> float:
+    """How long one call takes."""
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def first(output: Any) -> Any:
+    """The first tensor that a model returns."""
+    return output if isinstance(output, torch.Tensor) else output[0]
