@@ -6,8 +6,9 @@ exception of a signal handler, such as that of Ctrl-C, cuts it in two.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 from jax.interpreters import mlir
@@ -15,6 +16,8 @@ from jax.interpreters import mlir
 from implicit_conv.jax.internals import CONV
 from implicit_conv.jax.lowering import lowered, target
 from implicit_conv.operators.preparation import checkpoint, prepare
+
+Claims: TypeAlias = "tuple[Enabled, ...]"
 
 
 class Switch:
@@ -31,17 +34,29 @@ class Switch:
         self._claims: tuple[Enabled, ...] = ()
         self._registered = False
 
-    def change(self, claims: tuple[Enabled, ...]) -> None:
-        """Have these in force. All that was compiled is compiled again if that changes anything."""
-        prepare(self._changed, claims)
-
     @property
     def claims(self) -> tuple[Enabled, ...]:
         """The calls of `enable`, in their order."""
         return self._claims
 
-    def _changed(self, claims: tuple[Enabled, ...]) -> None:
+    def add(self, claim: Enabled) -> None:
+        """Have a call in force; one that is in force keeps its place."""
+        self._change(lambda claims: claims if claim in claims else (*claims, claim))
+
+    def discard(self, claim: Enabled) -> None:
+        """End a call, unless `clear` has."""
+        self._change(lambda claims: tuple(other for other in claims if other is not claim))
+
+    def clear(self) -> None:
+        """End all calls."""
+        self._change(lambda claims: ())
+
+    def _change(self, change: Callable[[Claims], Claims]) -> None:
+        prepare(self._changed, change)
+
+    def _changed(self, change: Callable[[Claims], Claims]) -> None:
         checkpoint()  # which has another thread do this, since signal handlers run in the main one
+        claims = change(self._claims)
         precision = claims[-1].precision if claims else None
         if precision is not None and not self._registered:
             target()
@@ -49,7 +64,7 @@ class Switch:
             self._registered = True
         before, self.precision = self.precision, precision
         self._claims = claims
-        if before != precision:
+        if before != precision:  # functions that are compiled are compiled again
             jax.clear_caches()
 
 
@@ -58,12 +73,11 @@ class Enabled:
 
     def __init__(self, precision: str) -> None:
         self.precision = precision
-        SWITCH.change((*SWITCH.claims, self))
+        SWITCH.add(self)
 
     def __enter__(self) -> Enabled:
         """In force again, if it was undone: a second block of one object is like the first."""
-        if self not in SWITCH.claims:
-            SWITCH.change((*SWITCH.claims, self))
+        SWITCH.add(self)
         return self
 
     def __exit__(
@@ -72,12 +86,12 @@ class Enabled:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        SWITCH.change(tuple(claim for claim in SWITCH.claims if claim is not self))
+        SWITCH.discard(self)
 
 
 def disable() -> None:
     """Lower JAX's convolutions as JAX does, however often `enable` was called."""
-    SWITCH.change(())
+    SWITCH.clear()
 
 
 def _lower(ctx: Any, lhs: Any, rhs: Any, **params: Any) -> Any:
