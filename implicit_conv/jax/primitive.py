@@ -56,17 +56,26 @@ def _transpose(rule: Callable[..., Any], linear: int) -> Callable[..., Any]:
     return transposed
 
 
-def _batched(axis: Any, operands: Any, axes: Any, **params: Any) -> Any:
-    """JAX's rule for batches of convolutions."""
+def _batched(operands: Any, axes: Any, rule: Callable[..., Any], params: Any) -> Any:
+    """What JAX's `rule` for batches of convolutions gives."""
     out_axes = []
 
     def traced(lhs: Any, rhs: Any) -> Any:
-        out, out_axis = batching.fancy_primitive_batchers[CONV](axis, (lhs, rhs), axes, **params)
+        out, out_axis = rule((lhs, rhs), axes, **params)
         out_axes.append(out_axis)
         return out
 
     out = rebound(traced)(*operands)
     return out, out_axes[-1]
+
+
+def _batch(operands: Any, axes: Any, **params: Any) -> Any:
+    return _batched(operands, axes, batching.primitive_batchers[CONV], params)
+
+
+def _batch_of_axis(axis: Any, operands: Any, axes: Any, **params: Any) -> Any:
+    rule = functools.partial(batching.fancy_primitive_batchers[CONV], axis)
+    return _batched(operands, axes, rule, params)
 
 
 def _lower_here(ctx: Any, lhs: Any, rhs: Any, **params: Any) -> Any:
@@ -76,7 +85,10 @@ def _lower_here(ctx: Any, lhs: Any, rhs: Any, **params: Any) -> Any:
 OURS.def_impl(functools.partial(apply_primitive, OURS))
 OURS.abstract_eval = CONV.abstract_eval
 ad.defbilinear(OURS, *(_transpose(rule, place) for place, rule in enumerate(TRANSPOSES)))
-batching.fancy_primitive_batchers[OURS] = _batched
+if CONV in batching.fancy_primitive_batchers:  # since JAX 0.6
+    batching.fancy_primitive_batchers[OURS] = _batch_of_axis
+else:
+    batching.primitive_batchers[OURS] = _batch
 mlir.register_lowering(OURS, OWN_LOWERING)
 mlir.register_lowering(OURS, _lower_here, platform="cpu")
 

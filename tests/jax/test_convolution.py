@@ -135,8 +135,9 @@ def test_the_highest_precision_is_strict():
         ((1, 2, 2, 4), (3, 3, 4, 4), {"padding": "VALID"}),
         ((1, 8, 8, 0), (3, 3, 0, 4), {}),
         ((1, 8, 8, 4), (3, 3, 4, 4), {"lhs_dilation": (2, 2), "window_strides": (2, 1)}),
+        ((1, 4, 4, 4), (1, 1, 4, 4), {"padding": "VALID"}),
     ],
-    ids=["no images", "no pixels", "no channels", "both dilations"],
+    ids=["no images", "no pixels", "no channels", "a dilated lhs and a stride", "few products"],
 )
 def test_what_stays_with_jax(x_shape, w_shape, options):
     options = {**PLAIN, "padding": [(1, 1), (1, 1)], **options}
