@@ -26,6 +26,17 @@ def own_lowering() -> Any:
     return getattr(found, "rule", found)  # JAX 0.6 keeps rules in entries
 
 
+def allow_in_shard_map(primitive: Any) -> None:
+    """Tell `shard_map` that a primitive is like most: what it gives is alike on devices on which
+    all that it takes is. Since JAX 0.7 the types of its results tell that.
+    """
+    if jax.__version_info__ < (0, 7):
+        from jax.experimental import shard_map
+
+        for name in ("register_standard_check", "register_standard_rewrite"):
+            getattr(shard_map, name, lambda primitive: None)(primitive)
+
+
 def is_alone(ctx: Any) -> bool:
     """Whether what is lowered runs as it is: on one device, or on each device by itself, and in
     this process. Else XLA divides it, or JAX writes it for other processes.

@@ -15,7 +15,7 @@ from jax import lax
 from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 
-from implicit_conv.jax.internals import CONV, TRANSPOSES, apply_primitive
+from implicit_conv.jax.internals import CONV, TRANSPOSES, allow_in_shard_map, apply_primitive
 from implicit_conv.jax.lowering import OWN_LOWERING, lowered, target
 from implicit_conv.jax.switch import SWITCH
 
@@ -89,6 +89,7 @@ if CONV in batching.fancy_primitive_batchers:  # since JAX 0.6
     batching.fancy_primitive_batchers[OURS] = _batch_of_axis
 else:
     batching.primitive_batchers[OURS] = _batch
+allow_in_shard_map(OURS)
 mlir.register_lowering(OURS, OWN_LOWERING)
 mlir.register_lowering(OURS, _lower_here, platform="cpu")
 
