@@ -99,9 +99,13 @@ def call_of(ctx: Any, precision: str, params: dict[str, Any]) -> Callable[..., A
         key = program_key((lhs, turned, out), (of_x, order, of_y), window, word)
         order = of_w
     result = jax.ShapeDtypeStruct(out.shape, ctx.avals_out[0].dtype)
+    # Of taps that JAX's rules have reversed, for a gradient, XLA makes those that were given.
+    taps = of_w[2:] if window.reverses_taps else ()
 
     def call(lhs: Any, rhs: Any) -> Any:
-        filters = rhs if order == tuple(range(rhs.ndim)) else lax.transpose(rhs, order)
+        filters = lax.rev(rhs, taps) if taps else rhs
+        if order != tuple(range(rhs.ndim)):
+            filters = lax.transpose(filters, order)
         return jax.ffi.ffi_call(TARGET, result)(lhs, filters, plan=np.int64(key))
 
     return call

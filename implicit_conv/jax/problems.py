@@ -37,6 +37,11 @@ class Window(NamedTuple):
     feature_groups: int
     batch_groups: int
 
+    @property
+    def reverses_taps(self) -> bool:
+        """Whether plans take the taps of rhs in reverse order."""
+        return set(self.lhs_dilation) != {1}
+
 
 class Problem(NamedTuple):
     """A plan of this package, and the views of lhs, rhs and the result that it runs on, one by one:
@@ -49,7 +54,8 @@ class Problem(NamedTuple):
 
 def problem_of(window: Window, views: Views, dtype: str, precision: str) -> Problem:
     """The problem of a convolution. Views have the axes (n, c, pixels), (k, c, taps), (n, k,
-    pixels), whatever their order in memory is.
+    pixels), whatever their order in memory is, and taps in reverse order where the window
+    `reverses_taps`.
 
     Raises
     ------
@@ -63,7 +69,7 @@ def problem_of(window: Window, views: Views, dtype: str, precision: str) -> Prob
         raise PlanError(f"a convolution of {rank} spatial axes")
     if min(array.size for array in views) == 0:
         raise PlanError("an array is empty")
-    dilated = set(window.lhs_dilation) != {1}
+    dilated = window.reverses_taps
     images = not dilated and (window.batch_groups > 1 or _windows_are_images(window, views))
     if dilated and window.batch_groups > 1:
         raise PlanError("a dilated lhs with groups of images")
@@ -125,14 +131,12 @@ def _weight_gradient(window: Window, views: Views, dtype: str, precision: str) -
 
 
 def _input_gradient(window: Window, views: Views, dtype: str, precision: str) -> Problem:
-    """The result is the gradient of x: lhs is dy, and the taps of rhs are reversed."""
+    """The result is the gradient of x: lhs is dy."""
     if set(window.stride) != {1}:
         raise PlanError("a stride of the window and a dilated lhs")
     dy, w, dx = views
     groups = window.feature_groups
-    filters = (w if groups > 1 else w.swapaxes(0, 1))[
-        (slice(None), slice(None), *[slice(None, None, -1)] * (w.ndim - 2))
-    ]
+    filters = w if groups > 1 else w.swapaxes(0, 1)
     reaches = [(taps - 1) * d for taps, d in zip(w.shape[2:], window.rhs_dilation, strict=True)]
     pads = tuple(
         (reach - low, reach - high)
