@@ -91,13 +91,13 @@ def call_of(ctx: Any, precision: str, params: dict[str, Any]) -> Callable[..., A
     try:
         key = program_key((lhs, rhs, out), (of_x, of_w, of_y), window, word)
     except PlanError:
-        if of_w == order:
+        # Some methods want filters whose taps are contiguous: XLA copies them so, and those that
+        # JAX's rules have reversed it copies anyway. The first axis is that of filters.
+        order = (of_w[1], of_w[0], *of_w[2:]) if window.reverses_taps else of_w
+        if order == tuple(range(len(of_w))):
             raise
-        # Some methods want filters that are contiguous, which XLA makes of the reversed ones that
-        # it copies anyway.
-        turned = Buffer(rhs.dtype, tuple(rhs.shape[axis] for axis in of_w))
-        key = program_key((lhs, turned, out), (of_x, order, of_y), window, word)
-        order = of_w
+        turned = Buffer(rhs.dtype, tuple(rhs.shape[axis] for axis in order))
+        key = program_key((lhs, turned, out), (of_x, _places(of_w, order), of_y), window, word)
     result = jax.ShapeDtypeStruct(out.shape, ctx.avals_out[0].dtype)
     # Of taps that JAX's rules have reversed, for a gradient, XLA makes those that were given.
     taps = of_w[2:] if window.reverses_taps else ()
@@ -132,6 +132,11 @@ def program_key(buffers: Any, axes: Any, window: Window, precision: str) -> int:
     problem = problem_of(window, views, buffers[0].dtype, precision)
     target().add(key, make_program(problem.plan, problem.parts, arrays), buffers)
     return key
+
+
+def _places(axes: tuple[int, ...], order: tuple[int, ...]) -> tuple[int, ...]:
+    """Where the axes are of an array whose axes have this order."""
+    return tuple(map(order.index, axes))
 
 
 def _ints(values: Any) -> tuple[int, ...]:
