@@ -44,34 +44,34 @@ def key_of(x, w):
 
 def test_a_key_that_this_process_does_not_know_is_an_error():
     target()
-    x, w = arrays((1, 8, 8, 4), (3, 3, 4, 4))
+    x, w = arrays((1, 8, 8, 32), (3, 3, 32, 32))
     with pytest.raises(Exception, match="implicit_conv has no plan for this convolution"):
-        called(x, w, (1, 8, 8, 4), 123)
+        called(x, w, (1, 8, 8, 32), 123)
 
 
 @pytest.mark.parametrize(
     ("x_shape", "y_shape", "dtype"),
     [
-        ((1, 8, 7, 4), (1, 8, 8, 4), "float32"),
-        ((1, 8, 8, 4), (1, 8, 8, 5), "float32"),
-        ((1, 8, 8, 4), (8, 8, 4), "float32"),
-        ((1, 8, 8, 4), (1, 8, 8, 4), "float64"),
+        ((1, 8, 7, 32), (1, 8, 8, 32), "float32"),
+        ((1, 8, 8, 32), (1, 8, 8, 33), "float32"),
+        ((1, 8, 8, 32), (8, 8, 32), "float32"),
+        ((1, 8, 8, 32), (1, 8, 8, 32), "float64"),
     ],
     ids=["x", "y", "rank", "dtype"],
 )
 def test_buffers_that_a_program_is_not_for_are_refused(x_shape, y_shape, dtype):
-    x, w = arrays((1, 8, 8, 4), (3, 3, 4, 4))
+    x, w = arrays((1, 8, 8, 32), (3, 3, 32, 32))
     key = key_of(x, w)
     (wrong,) = arrays(x_shape)
     with pytest.raises(Exception, match="buffers of a convolution differ"):
         called(wrong, w, y_shape, key, dtype)
-    np.testing.assert_array_equal(called(x, w, (1, 8, 8, 4), key), conv(x, w))
+    np.testing.assert_array_equal(called(x, w, (1, 8, 8, 32), key), conv(x, w))
 
 
 def test_other_arguments_are_refused():
-    x, w = arrays((1, 8, 8, 4), (3, 3, 4, 4))
+    x, w = arrays((1, 8, 8, 32), (3, 3, 32, 32))
     key = key_of(x, w)
-    result = jax.ffi.ffi_call(TARGET, jax.ShapeDtypeStruct((1, 8, 8, 4), jnp.float32))
+    result = jax.ffi.ffi_call(TARGET, jax.ShapeDtypeStruct((1, 8, 8, 32), jnp.float32))
     for operands, attributes in (
         ((x,), {"plan": np.int64(key)}),
         ((x, w, w), {"plan": np.int64(key)}),
@@ -85,10 +85,10 @@ def test_other_arguments_are_refused():
 
 def test_many_programs_are_found():
     """The table of keys grows, and keys whose places are taken follow each other."""
-    x, w = arrays((1, 8, 8, 4), (3, 3, 4, 4))
+    x, w = arrays((1, 8, 8, 32), (3, 3, 32, 32))
     wanted = conv(x, w)
     plan = implicit_conv.plan_conv2d(
-        x.shape, (3, 3, 4, 4), padding=1, layout="NHWC", weight_layout="RSCK"
+        x.shape, (3, 3, 32, 32), padding=1, layout="NHWC", weight_layout="RSCK"
     )
     buffers = tuple(Buffer("float32", array.shape) for array in (x, w, wanted))
     reserved = tuple(map(buffer_array, buffers))
