@@ -132,7 +132,7 @@ class _Blocks:
         _, *starts = itertools.accumulate(spans, initial=-self._gap(layout.buffer))
         offsets = [at + self._gap(size) for at, size in zip(starts, layout[1:], strict=False)]
         one._scratch = sum(spans) * one._threads
-        one._bytes = one._scratch + BLOB.itemsize
+        one.bytes = one._scratch + BLOB.itemsize
         fields = {"address": one._scratch, "bytes": sum(spans)}
         fields |= zip(layout._fields[1:], offsets, strict=True)
         one._blob = prepared._blob.copy()

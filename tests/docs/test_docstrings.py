@@ -9,7 +9,7 @@ import re
 import pytest
 from processes import ROOT
 
-MODULES = ("", "blocks", "cubed", "dask", "ndimage", "ptx", "signal", "tma", "torch")
+MODULES = ("", "blocks", "cubed", "dask", "jax", "ndimage", "ptx", "signal", "tma", "torch")
 REFERENCE = ROOT / "docs/reference"
 EXEMPT = "numpydoc_validation_exclude"  # of docs/conf.py
 
@@ -86,8 +86,9 @@ def test_the_build_exempts_little():
 
 @pytest.mark.parametrize(("module", "name"), OURS)
 def test_the_example_runs(module, name):
-    if module == "implicit_conv.torch":  # which imports torch when a function is called
-        pytest.importorskip("torch", reason="torch is not installed: pip install -e '.[torch]'")
+    if module in ("implicit_conv.jax", "implicit_conv.torch"):  # imported when a function is called
+        library = module.rpartition(".")[2]
+        pytest.importorskip(library, reason=f"{library} is missing: pip install -e '.[{library}]'")
     value = getattr(importlib.import_module(module), name)
     (test,) = doctest.DocTestFinder(exclude_empty=False, recurse=False).find(value, name, globs={})
     assert test.examples or exempt(module, name)

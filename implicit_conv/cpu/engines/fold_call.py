@@ -19,8 +19,10 @@ from implicit_conv.cpu.engines.fold_blocks import (
     of_block,
     tile_strides,
 )
-from implicit_conv.cpu.run.call import Call, CallForm, blank, stand_in
+from implicit_conv.cpu.run.call import Call, CallForm, address, blank, stand_in
+from implicit_conv.errors import PlanError
 from implicit_conv.kernels.cpu.runtime.pool import POOL
+from implicit_conv.kernels.cpu.runtime.program import Room, Step, room_array
 from implicit_conv.kernels.geometry import Epilogue, Geometry
 from implicit_conv.kernels.preparation import first, prepare
 from implicit_conv.problem.options import ITEMSIZES
@@ -175,3 +177,30 @@ class FoldCall(Call):
                 added = None if residual is None else self._written(block, residual, n)
                 out = self._written(block, y, n)
                 launch.run(products, products, out, 0, sums, added, scaling)
+
+    def steps(self, x: Array, w: Any, y: Array, room: Room) -> list[Step]:
+        """See `Call`; `w` is a plain filter.
+
+        Raises
+        ------
+        PlanError
+            The result is copied.
+        """
+        if self._gathers:
+            raise PlanError("the result of a fold is copied")
+        filters: Any = self._filter(w)
+        found, dtype = list[Step](), numpy_dtype(self._problem.dtype)
+        tile, (shape, strides) = room.take(self._blocks.tile_bytes), self._tile
+        products = room_array(tile, shape, dtype, strides)
+        if self._packing is not None:
+            of_w, filters = address(filters), room.take(self._panel_bytes)
+            found.append(Step(self._packing, of_w, of_w, of_w, filters))
+        end = room.end
+        for n in range(self._problem.N):
+            for block, launch in self._folds:
+                room.end = end
+                read = of_block(self._problem, self._blocks, x, n, block.first)
+                found += self._product.steps(read, filters, products, room)
+                of_tile, out = map(address, (products, self._written(block, y, n)))
+                found.append(Step(launch, of_tile, of_tile, out))
+        return found

@@ -21,12 +21,13 @@ from implicit_conv.cpu.engines.engine import CpuEngine
 from implicit_conv.cpu.engines.fold_blocks import is_row
 from implicit_conv.cpu.engines.stride_phases import Part, PhasedCall, filter_layout
 from implicit_conv.cpu.plan.planner import FIXED, Choice
-from implicit_conv.cpu.run.call import Call, CallForm, blank
+from implicit_conv.cpu.run.call import Call, CallForm, address, blank
 from implicit_conv.cpu.run.packed import PanelOrder
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.gemm.layout import PHASE_TAP_BYTES
 from implicit_conv.kernels.cpu.runtime.layout import round_up
 from implicit_conv.kernels.cpu.runtime.pool import POOL
+from implicit_conv.kernels.cpu.runtime.program import Room, Step
 from implicit_conv.kernels.preparation import first, prepare
 from implicit_conv.problem.problem import Problem
 
@@ -175,3 +176,10 @@ class PackedPhases(PhasedCall):
             super()._compute(x, panels, bias, y, residual, scale)
         finally:
             POOL.give(block)
+
+    def steps(self, x: Array, w: Any, y: Array, room: Room) -> list[Step]:
+        """See `Call`; `w` is a plain filter."""
+        block, of_w = room.take(self._starts[-1]), address(w)
+        packing = [Step(self._table, 0, 0, block), Step(self._packing, of_w, of_w, of_w, block)]
+        panels = tuple(block + start for start in self._starts[:-1])
+        return packing + super().steps(x, panels, y, room)

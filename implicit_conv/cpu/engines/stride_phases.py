@@ -5,16 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array, Binding, numpy_dtype, ordered, with_own_strides
 from implicit_conv.cpu.engines.engine import CpuEngine
 from implicit_conv.cpu.run.call import Arrays, Call, CallForm, contiguous_strides, stand_in
+from implicit_conv.errors import PlanError
 from implicit_conv.problem.options import ITEMSIZES, WEIGHT_LAYOUTS_OF
 from implicit_conv.problem.phases import Phase
 from implicit_conv.problem.problem import Problem
+
+if TYPE_CHECKING:
+    from implicit_conv.kernels.cpu.runtime.program import Room, Step
 
 
 @dataclass(frozen=True)
@@ -179,3 +183,23 @@ class PhasedCall(Call):
             call(x, operand, bias, out, added, scale)
             if out is not pixels:
                 pixels[...] = out
+
+    def steps(self, x: Array, w: Any, y: Array, room: Room) -> list[Step]:
+        """See `Call`; `w` is a plain filter, or the addresses of the panels of phases.
+
+        Raises
+        ------
+        PlanError
+            Groups need a copy of w.
+        """
+        problem = self._form.problem
+        if problem.groups > 1:
+            raise PlanError("the filter of groups is copied")
+        found = []
+        if self._empty is not None:
+            call, (x_empty, w_empty) = self._empty
+            found += call.steps(x_empty, w_empty, y, room)
+        for number, (part, call) in enumerate(self._calls):
+            taps = w[number] if isinstance(w, tuple) else part.taps(w, filter_layout(problem))
+            found += call.steps(x, taps, part.pixels(y, problem.array_layout), room)
+        return found

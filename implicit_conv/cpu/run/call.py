@@ -14,13 +14,16 @@ import numpy as np
 
 from implicit_conv.arrays.arrays import Array, numpy_dtype, ordered
 from implicit_conv.arrays.integers import checked_bias
+from implicit_conv.errors import PlanError
 from implicit_conv.kernels.cpu.runtime.pool import POOL
+from implicit_conv.kernels.cpu.runtime.program import Step
 from implicit_conv.problem.options import ITEMSIZES
 from implicit_conv.problem.problem import Problem
 
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Operands, Operator
     from implicit_conv.kernels.cpu.runtime.launch import Launch
+    from implicit_conv.kernels.cpu.runtime.program import Room
 
 
 class Arrays(NamedTuple):
@@ -82,6 +85,12 @@ def stand_in(shape: tuple[int, ...], dtype: str, strides: tuple[int, ...] | None
     kind = numpy_dtype(dtype)
     strides = contiguous_strides(shape, kind.itemsize) if strides is None else strides
     return np.asarray(_Nowhere(UNSIGNED[kind.itemsize], shape, strides)).view(kind)
+
+
+def address(array: Array) -> int:
+    """The address of the first element; 0 if there is none."""
+    first: int = array.__array_interface__["data"][0] if array.size else 0
+    return first
 
 
 def ordered_bits(
@@ -216,6 +225,17 @@ class Call:
         """Write the result to `y`; see `__call__`."""
         raise NotImplementedError
 
+    def steps(self, x: Array, w: Any, y: Array, room: Room) -> list[Step]:
+        """The launches of a call without addends, for a `Program`. The arrays are reserved, and w
+        may be the address of packed panels.
+
+        Raises
+        ------
+        PlanError
+            The call consists of more than launches.
+        """
+        raise PlanError(f"{type(self).__name__} consists of more than launches")
+
     @property
     def takes_addresses(self) -> bool:
         """Whether there is a function `at`."""
@@ -314,6 +334,24 @@ class KernelCall(Call):
         else:
             self._pack_and_run(x, w, y, sums, None, None)
 
+    def steps(self, x: Array, w: Any, y: Array, room: Room) -> list[Step]:
+        """See `Call`."""
+        x, w, y = bits(x), w if type(w) is int else bits(w), bits(y)
+        if type(w) is int:
+            return [Step(self._main, address(x), address(x), address(y), w)]
+        parts: Iterable[Any] = [Arrays(x, w, y)]
+        if self._split is not None:
+            parts = self._split(self._form.arrays(x, w, y, None))
+        return [step for part in parts for step in self._part_steps(part, room)]
+
+    def _part_steps(self, part: Any, room: Room) -> list[Step]:
+        """The launches of operands, of which each filter that is packed has panels of its own."""
+        x, w, y = map(address, (part.x, part.w, part.y))
+        if self._packing is None:
+            return [Step(self._main, x, w, y)]
+        panels = room.take(self._panel_bytes)
+        return [Step(self._packing, w, w, w, panels), Step(self._main, x, x, y, panels)]
+
     def _pack_and_run(
         self, x: Array, w: Array, y: Array, sums: Any, residual: Array | None, scaling: Any
     ) -> None:
@@ -367,6 +405,18 @@ class GradientCall(Call):
             axes = self._form.problem.axes
             x, dy = self._roles(ordered(x, axes), ordered(dy, axes))
         self._run(x, dy, dw)
+
+    def steps(self, x: Array, w: Any, y: Array, room: Room) -> list[Step]:
+        """See `Call`; `w` is dy, and `y` is dw."""
+        x, dy, dw = bits(x), bits(w), address(bits(y))
+        if self._roles is not None:
+            axes = self._form.problem.axes
+            x, dy = self._roles(ordered(x, axes), ordered(dy, axes))
+        given = address(x), address(dy), dw
+        if self._add is None:
+            return [Step(self._main, *given)]
+        sums = room.take(self._partial_bytes)
+        return [Step(self._main, *given, sums), Step(self._add, *given, sums)]
 
     def _run(self, x: Any, dy: Any, dw: Any) -> None:
         if self._add is None:

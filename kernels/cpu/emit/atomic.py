@@ -55,6 +55,7 @@ def _changes(operation: str) -> Any:
 
 # Each changes the word at an address, and returns what was there before.
 add, set_bits, keep_bits = _changes("add"), _changes("or"), _changes("and")
+exchange = _changes("xchg")
 
 
 @intrinsic

@@ -103,6 +103,11 @@ class Launch:
         Strides and the division of the work.
     keep : object
         Whatever owns the memory that the constant addresses of `call` point to.
+
+    Attributes
+    ----------
+    bytes : int
+        Memory that a run takes: the scratch memory, and behind it the blob.
     """
 
     def __init__(
@@ -120,11 +125,16 @@ class Launch:
         self._layout = layout
         _, *starts, total = layout.starts()
         self._scratch = total * threads
-        self._bytes = self._scratch + BLOB.itemsize
+        self.bytes = self._scratch + BLOB.itemsize
         scratch = Scratch(self._scratch, total, call.scratch.unloaded, *starts)
         call = call._replace(scratch=scratch, thread_counts=active_threads.ADDRESS)
         self._blob = blob_of(call, g)
         self._keep = keep
+
+    @property
+    def words(self) -> list[int]:
+        """What `program` has of a launch: where its blob is, its entry, threads and scratch."""
+        return [self._blob.ctypes.data, self._entry, self._threads, self._scratch]
 
     def with_addends(self, sums: Any, residual: Any) -> Launch:
         """A copy with initial sums and a residual at addresses that stay."""
@@ -162,7 +172,7 @@ class Launch:
         blob = self._blob
         if sums is not None or residual is not None or scaling is not None:
             blob = self._filled(sums, residual, scaling)
-        block = POOL.take(self._bytes)
+        block = POOL.take(self.bytes)
         try:
             if self._threads == 1:
                 start(blob, block.address, x, w, y, panels, self._entry)

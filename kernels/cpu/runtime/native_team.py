@@ -22,6 +22,11 @@ class Team:
     ----------
     cpus : int
         The most threads that run at once.
+
+    Attributes
+    ----------
+    address : int
+        That of the memory, by which compiled code asks the team to run something.
     """
 
     def __init__(self, cpus: int) -> None:
@@ -31,7 +36,7 @@ class Team:
         signals = semaphores + (JOB_COUNT + 1) * SEMAPHORE_BYTES
         shared = np.zeros(LINE + signals + 2 * SIGNAL_SET_BYTES + 8, np.uint8)
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(shared))  # helpers never end
-        self._address = address = shared.ctypes.data + -shared.ctypes.data % LINE
+        self.address = address = shared.ctypes.data + -shared.ctypes.data % LINE
         self.words = shared[address - shared.ctypes.data :][:semaphores].view(np.int64)
         self.helpers: int = make(
             address,
@@ -45,4 +50,4 @@ class Team:
         """Run the entry at address `entry` on up to `threads` threads; return when all items of the
         blob at address `blob` are done.
         """
-        self._launch(self._address, entry, blob, threads)
+        self._launch(self.address, entry, blob, threads)
