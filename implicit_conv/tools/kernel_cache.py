@@ -48,7 +48,8 @@ def describe(kernels: Store) -> str:
         if files
         else "never",
         "tuned": f"{count(len(choices), 'choice')}; `implicit-conv forget` removes them",
-        "measured": f"{count(len(kernels.files(TIMES)), 'kind')} of calls beside torch; it removes them too",
+        "measured": f"{count(len(kernels.files(TIMES)), 'kind')} of calls beside torch; it removes "
+        "them too",
     }
     return "\n".join(f"{name:13}{value}" for name, value in rows.items())
 
