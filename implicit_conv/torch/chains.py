@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +16,6 @@ from torch.fx import Graph, Node
 from implicit_conv.problem.options import Activation
 from implicit_conv.torch import activations
 from implicit_conv.torch.trace import is_pure
-from implicit_conv.torch.watch import has_hooks
 
 CONVOLUTIONS = (
     *(nn.Conv1d, nn.Conv2d, nn.Conv3d),
@@ -34,8 +34,8 @@ class Chain:
 
     Attributes
     ----------
-    conv, norm : modules
-        `norm` may be None.
+    of_conv : weak reference to the convolution, which may hold this
+    norm : module or None
     adds : bool
         Whether a residual is added, which then is the second operand.
     activation : Activation
@@ -45,10 +45,10 @@ class Chain:
     nodes : list of nodes, the convolution's first
     residual : node or None
     modules : list of modules
-        All that are part of the chain.
+        All that are part of the chain, without the convolution.
     """
 
-    conv: Any
+    of_conv: weakref.ref[Any]
     norm: Any = None
     adds: bool = False
     activation: Activation = None
@@ -56,6 +56,11 @@ class Chain:
     nodes: list[Node] = field(default_factory=list)
     residual: Node | None = None
     modules: list[Any] = field(default_factory=list)
+
+    @property
+    def conv(self) -> Any:
+        """The convolution."""
+        return self.of_conv()
 
     def torch_rest(self, y: Any, residual: Any = None) -> Any:
         """What torch computes of the convolution's result."""
@@ -78,9 +83,9 @@ def chains(graph: Graph, root: Any) -> Iterator[Chain]:
     taken = set[Node]()
     for node in reversed(nodes):
         module = modules.get(node)
-        if not is_convolution(module) or has_hooks(module) or len(node.args) != 1 or node.kwargs:
+        if not is_convolution(module) or len(node.args) != 1 or node.kwargs:
             continue
-        chain = Chain(module, nodes=[node], modules=[module])
+        chain = Chain(weakref.ref(module), nodes=[node])
         while (user := _only_user(chain.nodes[-1])) is not None and user not in taken:
             between = range(place[node] + 1, place[user])
             if not all(pure[n] for n in between if nodes[n] not in chain.nodes):
@@ -107,7 +112,7 @@ def _follows(chain: Chain, node: Node, module: Any) -> bool:
         if node.target in SUMS:
             return not chain.adds and _adds(chain, node, is_first)
         return is_first and _activates(chain, node)
-    if len(node.args) != 1 or node.kwargs or not is_first or has_hooks(module):
+    if len(node.args) != 1 or node.kwargs or not is_first:
         return False
     return _joins(chain, module)
 

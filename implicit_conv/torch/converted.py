@@ -39,10 +39,10 @@ class Program:
         """
         self.convolutions: list[FusedConv] = []
         if is_convolution(module):
-            conv = FusedConv(Chain(module, modules=[module]), "conv", precision)
+            conv = FusedConv(Chain(weakref.ref(module)), "conv", precision)
             self.convolutions.append(conv)
             self.run: Callable[..., Any] = lambda _, x: conv(x)
-            modules = [module]
+            inside = list[Any]()
         else:
             graph, inside = traced(module)
             for found in list(chains(graph, module)):  # which a change would confuse
@@ -50,11 +50,14 @@ class Program:
             if not self.convolutions:
                 raise LeftError("its graph has no convolution of torch.nn")
             self.run = _function(graph)
-            modules = inside
-        own = [each for conv in self.convolutions for each in conv.chain.modules]
-        self.modules = list(dict.fromkeys([*modules, *own]))
-        folded = [c for conv in self.convolutions for c in (conv.chain.conv, conv.chain.norm)]
-        self.folded = [each for each in dict.fromkeys(folded) if each is not None]
+            inside += [conv.chain.conv for conv in self.convolutions]
+        inside += [each for conv in self.convolutions for each in conv.chain.modules]
+        self.structure = Structure(module, list(dict.fromkeys(inside)))
+
+    def folded(self) -> list[Any]:
+        """The modules whose weights are folded."""
+        parts = [conv.chain for conv in self.convolutions]
+        return [each for one in parts for each in (one.conv, one.norm) if each is not None]
 
     def _replace(self, graph: Graph, found: Chain, precision: str) -> None:
         """Have one call in place of the nodes of a chain."""
@@ -67,6 +70,7 @@ class Program:
         last.replace_all_uses_with(node)
         for each in reversed(found.nodes):
             graph.erase_node(each)
+        found.nodes, found.residual = [], None
 
 
 def _function(graph: Graph) -> Callable[..., Any]:
@@ -74,7 +78,7 @@ def _function(graph: Graph) -> Callable[..., Any]:
     code = graph.python_code("self")
     names = dict(code.globals)
     exec(compile(code.src, "<converted>", "exec"), names)
-    found: Callable[..., Any] = names["forward"]
+    found: Callable[..., Any] = names.pop("forward")  # no cycle keeps its filters alive
     return found
 
 
@@ -93,7 +97,6 @@ class Converted:
         self._class, self._lock = type(module), threading.Lock()
         self._names, self._defaults = required(module), defaults(module)
         self._program: Program | None = None
-        self._structure: Structure | None = None
         self._weights: Weights | None = None
         self._is_checked, self.left = False, ""
 
@@ -105,6 +108,10 @@ class Converted:
     def __wrapped__(self) -> Any:
         """The module's own forward, whose signature this has."""
         return MethodType(self._class.forward, self._module())
+
+    def __getattr__(self, name: str) -> Any:
+        """What else the module's own forward has, such as its code."""
+        return getattr(self.__wrapped__, name)
 
     def trace(self) -> Program:
         """The graph, on first use.
@@ -123,8 +130,7 @@ class Converted:
             except LeftError as error:
                 self.left = str(error)
                 raise
-            self._structure = Structure(program.modules)
-            self._program = program  # last: other threads look for it
+            self._program = program
         return self._program
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -167,19 +173,21 @@ class Converted:
         """
         if torch.is_grad_enabled() and self._records(inputs):
             return False
+        module: Any = self._module()
+        if self._program is None and any(each.training for each in module.modules()):
+            return False
         try:
             program = self.trace()
         except LeftError as error:
             LOG.debug("%s runs as it is: %s", self._class.__name__, error)
             return False
-        assert self._structure is not None
-        if not self._structure.holds():
+        if not program.structure.holds(module):
             self._forget(program)
             return False
         known = self._weights
         try:
             if known is None or not known.hold():
-                now = Weights.of(program.folded)  # before anything is folded
+                now = Weights.of(program.folded())  # before anything is folded
                 self._forget(program)
                 self._weights = now  # last: other threads compare with it
         except RuntimeError:  # of tensors without memory or, in inference mode, without version

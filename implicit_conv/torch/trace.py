@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import operator
 import threading
 from typing import Any
 
@@ -15,7 +16,7 @@ from implicit_conv.torch.watch import has_hooks
 # Modules and functions of these write to nothing but where their names or arguments say so.
 PURE_MODULES = "torch.nn.modules."
 PURE = ("torch", "torch.nn.functional", "torch._C._nn", "_operator", "builtins", "math")
-OPERATORS = vars(__import__("operator"))
+OPERATORS = vars(operator)
 TRACING = (
     threading.Lock()
 )  # torch.fx patches torch.nn.Module, which two at once would leave patched
@@ -31,8 +32,10 @@ class ForwardTracer(Tracer):  # type: ignore[misc]  # torch.fx has no types
     Attributes
     ----------
     inside : list of modules
-        Those whose code the graph has in place of a call.
+        Those inside of the one, whose code the graph has in place of a call.
     """
+
+    proxy_buffer_attributes = True  # code that writes to a buffer would run once more
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +46,6 @@ class ForwardTracer(Tracer):  # type: ignore[misc]  # torch.fx has no types
         self, root_fn: Any, is_module: bool, concrete_args: Any = None
     ) -> tuple[Any, list[Any]]:
         """Proxies for the required parameters alone."""
-        self.inside.append(self.root)
         names = required(self.root)
         return root_fn, [
             self.root,
@@ -54,9 +56,9 @@ class ForwardTracer(Tracer):  # type: ignore[misc]  # torch.fx has no types
         """The node of a call, or what the code of the module comes to."""
         if threading.get_ident() != self._thread:  # torch.fx patches the calls of all threads
             return forward(*args, **kwargs)
+        if has_hooks(m):
+            raise LeftError(f"{self.path_of_module(m)} has hooks")
         if not self.is_leaf_module(m, self.path_of_module(m)):
-            if has_hooks(m):
-                raise LeftError(f"{type(m).__name__} has hooks")
             self.inside.append(m)
         return super().call_module(m, forward, args, kwargs)
 
@@ -114,6 +116,9 @@ def traced(module: Any) -> tuple[Graph, list[Any]]:
         raise LeftError("its forward requires no input")
     stores = [store for each in module.modules() for store in _stores(each)]
     before = [store.copy() for store in stores]
+    held = [value for store in stores for value in store.values() if type(value) in (list, set)]
+    contents = [value.copy() for value in held]
+    _refuse_tensors(module)
     tracer = ForwardTracer()
     random = torch.get_rng_state()
     try:
@@ -126,11 +131,15 @@ def traced(module: Any) -> tuple[Graph, list[Any]]:
     finally:
         if not torch.equal(torch.get_rng_state(), random):
             torch.set_rng_state(random)
+        tracer.root = torch.nn.Module()  # the tracer is in a cycle, which holds no model
         changed = [_changed(*pair) for pair in zip(stores, before, strict=True)]
+        grown = [_grown(*pair) for pair in zip(held, contents, strict=True)]
     if any(changed):
         raise LeftError(
             f"its forward sets {', '.join(name for names in changed for name in names)}"
         )
+    if any(grown):
+        raise LeftError("its forward changes a list or a set")
     if any(node.op == "get_attr" and node.target.startswith("_tensor_") for node in graph.nodes):
         raise LeftError("its forward makes constants")
     return graph, tracer.inside
@@ -142,9 +151,35 @@ def _words(error: Exception) -> str:
     return f"{kind}{lines[0][:120] if lines else ''}"
 
 
-def _stores(module: Any) -> tuple[dict[str, Any], ...]:
-    """Where a module has its attributes."""
-    return vars(module), module._parameters, module._buffers, module._modules
+def _refuse_tensors(module: Any) -> None:
+    """Refuse modules with tensors that are no parameters and buffers: code that writes to them
+    would run once more.
+
+    Raises
+    ------
+    LeftError
+        There is one.
+    """
+    for name, each in module.named_modules():
+        for attribute, value in vars(each).items():
+            if isinstance(value, torch.Tensor):
+                path = f"{name}.{attribute}".lstrip(".")
+                raise LeftError(f"{path} is a tensor, but no parameter or buffer")
+
+
+def _grown(held: Any, before: Any) -> bool:
+    """Whether a list or a set has other elements than before, which it then has again."""
+    if len(held) == len(before) and all(map(operator.is_, held, before)):
+        return False
+    held.clear()
+    held.extend(before) if isinstance(held, list) else held.update(before)
+    return True
+
+
+def _stores(module: Any) -> tuple[dict[Any, Any], ...]:
+    """Where a module has its attributes, and dicts among these."""
+    dicts = [value for value in vars(module).values() if type(value) is dict]
+    return vars(module), *dicts
 
 
 def _changed(store: dict[str, Any], before: dict[str, Any]) -> list[str]:

@@ -36,36 +36,36 @@ def has_hooks(module: Any) -> bool:
 
 
 class Structure:
-    """What a traced graph depends on besides weights: classes and attributes of modules, and which
-    modules are whose children. Containers such as lists are compared as objects.
+    """What a graph depends on besides weights: classes and attributes of modules, and which modules
+    are whose children. It does not hold the module whose graph it is, which holds it.
     """
 
-    def __init__(self, modules: Sequence[Any]) -> None:
-        self._modules = modules
-        self._attributes = [vars(module) for module in modules]
-        names = [[name for name in known if _is_own(name)] for known in self._attributes]
+    def __init__(self, root: Any, inside: Sequence[Any]) -> None:
+        """The graph is that of `root`, and has the code of modules `inside`."""
+        self._inside = inside
+        self._attributes = list(map(vars, inside))
+        modules = [root, *inside]
+        names = [[name for name in vars(each) if _is_own(name)] for each in modules]
         self._getters = [itemgetter(*found) for found in names]
-        self._sizes = list(map(len, self._attributes))
         self._children = [module._modules for module in modules]
-        self._hooks = [getattr(module, name) for module in modules for name in HOOKS]
-        self._known = self._values()
-        self._types = list(map(type, modules))
+        every = list(root.modules())[1:]  # hooks of the root run where it is called
+        self._hooks = [getattr(module, name) for module in every for name in HOOKS]
+        self._known = self._values(root)
 
-    def _values(self) -> list[Any]:
-        of_attributes = [
-            get(known) for get, known in zip(self._getters, self._attributes, strict=True)
-        ]
+    def _values(self, root: Any) -> list[Any]:
+        attributes = [vars(root), *self._attributes]
+        pairs = zip(self._getters, attributes, strict=True)
+        of_attributes = [get(known) for get, known in pairs]
         of_children = chain.from_iterable(map(dict.values, self._children))
-        return [*of_attributes, *of_children]
+        types = map(type, self._inside)
+        return [*of_attributes, *of_children, *map(len, attributes), *types, type(root)]
 
-    def holds(self) -> bool:
-        """Whether all is as it was, and no module has hooks."""
-        if any(self._hooks) or self._sizes != list(map(len, self._attributes)):
-            return False
-        if self._types != list(map(type, self._modules)):
+    def holds(self, root: Any) -> bool:
+        """Whether all is as it was, and no module inside has hooks."""
+        if any(self._hooks):
             return False
         try:
-            return self._known == self._values()
+            return self._known == self._values(root)
         except (KeyError, RuntimeError, ValueError):  # a name is gone, or arrays were compared
             return False
 

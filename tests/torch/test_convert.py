@@ -13,6 +13,8 @@ from torch_models import MODELS, Inverted, Residual, evaluated  # noqa: E402
 import implicit_conv.torch as door  # noqa: E402
 from implicit_conv.torch.fused import FusedStep  # noqa: E402
 
+# torch warns of padding="same" with an even number of taps.
+pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same'")
 EPS = {
     torch.float64: 1e-12,
     torch.float32: 2e-5,
@@ -57,7 +59,6 @@ def made(name, dtype=torch.float32, form=torch.contiguous_format):
     return model, x, exact
 
 
-@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")  # of torch's own
 @pytest.mark.parametrize(
     ("name", "dtype", "form"),
     [
