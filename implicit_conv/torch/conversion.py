@@ -25,7 +25,7 @@ def convert(model: Any, precision: str) -> str:
     restore(model)
     for module in model.modules():
         if "forward" not in vars(module) and _runs_convolutions(module):
-            object.__setattr__(module, "forward", Converted(module, precision))
+            Converted(module, precision).put()
     return Report(model).text()
 
 
@@ -33,8 +33,9 @@ def restore(model: Any) -> None:
     """See `implicit_conv.torch.restore`."""
     _check(model)
     for module in model.modules():
-        if isinstance(vars(module).get("forward"), Converted):
-            object.__delattr__(module, "forward")
+        forward = vars(module).get("forward")
+        if isinstance(forward, Converted):
+            forward.take()
 
 
 def _check(model: Any) -> None:

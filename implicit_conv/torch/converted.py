@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
 from itertools import chain
 from types import MethodType
 from typing import Any
@@ -24,6 +26,7 @@ from implicit_conv.torch.watch import Structure, Weights
 # How far results may be from those of the module itself, relative to the largest element. It is to
 # tell another meaning from another rounding, which deep networks add up.
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-2, torch.float16: 0.1, torch.bfloat16: 0.3}
+PUT = "forward", "__getstate__"  # the attributes of a converted module
 PLAIN_CALLS = threading.local()  # has a `depth` in threads that run a module itself
 
 
@@ -82,6 +85,29 @@ def _function(graph: Graph) -> Callable[..., Any]:
     return found
 
 
+class State:
+    """What stands as `__getstate__` in the attributes of a converted module."""
+
+    def __init__(self, module: weakref.ref[Any]) -> None:
+        self._module = module
+
+    def __call__(self) -> Any:
+        """What copies and pickles of the module have."""
+        module = self._module()
+        own = getattr(type(module), "__getstate__", None)
+        state = vars(module) if own is None else own(module)
+        if not isinstance(state, dict):
+            return state
+        return {name: value for name, value in state.items() if name not in PUT}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The module's own state, in copies of its attributes alone."""
+        module = self._module()
+        if hasattr(type(module), "__getstate__"):
+            return getattr, (module, "__getstate__")
+        return partial, (vars, module)
+
+
 class Converted:
     """What stands as `forward` in the attributes of a module. It is the module's own forward in
     copies and pickles.
@@ -94,14 +120,25 @@ class Converted:
 
     def __init__(self, module: Any, precision: str) -> None:
         self._module, self._precision = weakref.ref(module), precision
-        self._class, self._lock = type(module), threading.Lock()
+        self._class = type(module)
         self._names, self._defaults = required(module), defaults(module)
         self._program: Program | None = None
         self._weights: Weights | None = None
         self._is_checked, self.left = False, ""
 
+    def put(self) -> None:
+        """Stand in the module's attributes, of which copies and pickles do not have this."""
+        module = self._module()
+        object.__setattr__(module, "forward", self)
+        object.__setattr__(module, "__getstate__", State(self._module))
+
+    def take(self) -> None:
+        """Undo `put`."""
+        for name in PUT:
+            vars(self._module()).pop(name, None)
+
     def __reduce__(self) -> tuple[Any, ...]:
-        """The copied module's own forward."""
+        """The module's own forward, in copies of its attributes alone."""
         return getattr, (self._module(), "forward")
 
     @property
@@ -150,7 +187,7 @@ class Converted:
         """The tensors that the graph takes; None if it takes others, or if more is given."""
         if kwargs or len(args) != len(self._names):
             args = self._without_defaults(args, kwargs)
-        if args is None or not all(type(value) in PLAIN for value in args):
+        if args is None or not all(type(value) in PLAIN and value.is_cpu for value in args):
             return None
         return args
 
@@ -211,7 +248,7 @@ class Converted:
         """The result of the module itself, with which that of the graph is compared: the first call
         with a graph. Random numbers are drawn once, and inputs written once, as far as others see.
         """
-        copies = [each.clone() for each in inputs]
+        copies = list(map(_copy, inputs))
         every = list(module.modules())
         try:
             before, random = Weights.of(every), torch.get_rng_state()
@@ -246,6 +283,14 @@ class Converted:
         self.left = reason
         if self._program is not None:
             self._forget(self._program)
+
+
+def _copy(x: Any) -> Any:
+    """A copy of a tensor with the same strides, whatever they are."""
+    if not x.numel():
+        return x.clone()
+    span = sum(map(operator.mul, x.shape, x.stride())) - sum(x.stride()) + 1
+    return x.as_strided((span,), (1,)).clone().as_strided(x.shape, x.stride(), 0)
 
 
 def _is_eager() -> bool:

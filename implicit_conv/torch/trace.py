@@ -11,15 +11,13 @@ import torch
 from torch.fx import Graph, Node, Tracer
 from torch.fx.proxy import TraceError
 
+from implicit_conv.operators.preparation import prepare
 from implicit_conv.torch.watch import has_hooks
 
 # Modules and functions of these write to nothing but where their names or arguments say so.
 PURE_MODULES = "torch.nn.modules."
 PURE = ("torch", "torch.nn.functional", "torch._C._nn", "_operator", "builtins", "math")
 OPERATORS = vars(operator)
-TRACING = (
-    threading.Lock()
-)  # torch.fx patches torch.nn.Module, which two at once would leave patched
 
 
 class LeftError(Exception):
@@ -119,11 +117,9 @@ def traced(module: Any) -> tuple[Graph, list[Any]]:
     held = [value for store in stores for value in store.values() if type(value) in (list, set)]
     contents = [value.copy() for value in held]
     _refuse_tensors(module)
-    tracer = ForwardTracer()
     random = torch.get_rng_state()
     try:
-        with TRACING, torch.no_grad():
-            graph = tracer.trace(module)
+        graph, inside = prepare(_graph, module)
     except LeftError:
         raise
     except Exception as error:  # of any kind, since proxies are no tensors
@@ -131,7 +127,6 @@ def traced(module: Any) -> tuple[Graph, list[Any]]:
     finally:
         if not torch.equal(torch.get_rng_state(), random):
             torch.set_rng_state(random)
-        tracer.root = torch.nn.Module()  # the tracer is in a cycle, which holds no model
         changed = [_changed(*pair) for pair in zip(stores, before, strict=True)]
         grown = [_grown(*pair) for pair in zip(held, contents, strict=True)]
     if any(changed):
@@ -142,7 +137,19 @@ def traced(module: Any) -> tuple[Graph, list[Any]]:
         raise LeftError("its forward changes a list or a set")
     if any(node.op == "get_attr" and node.target.startswith("_tensor_") for node in graph.nodes):
         raise LeftError("its forward makes constants")
-    return graph, tracer.inside
+    return graph, inside
+
+
+def _graph(module: Any) -> tuple[Graph, list[Any]]:
+    """The graph, and modules inside. torch.fx patches torch.nn.Module meanwhile: neither another
+    thread that traces, nor a fork nor Ctrl-C may leave it so.
+    """
+    tracer = ForwardTracer()
+    try:
+        with torch.no_grad():
+            return tracer.trace(module), tracer.inside
+    finally:
+        tracer.root = torch.nn.Module()  # the tracer is in a cycle, which holds no model
 
 
 def _words(error: Exception) -> str:

@@ -72,7 +72,7 @@ class Structure:
 
 def _is_own(name: str) -> bool:
     """Whether an attribute is of a module's class, and not of all modules."""
-    return name not in OWN and name != "forward"
+    return name not in OWN and name not in ("forward", "__getstate__")
 
 
 class Weights(NamedTuple):

@@ -224,6 +224,34 @@ def test_old_spectral_norm(fused):
     assert fused
 
 
+def test_shallow_copies():
+    model = evaluated(Flag())
+    door.convert(model)
+    x = torch.randn(1, 3, 6, 6)
+    with torch.no_grad():
+        y = model(x)
+        other = copy.copy(model)
+        other.negates = True
+        del model
+        torch.testing.assert_close(other(x), -y)
+
+
+class Stateful(nn.Conv2d):
+    """A class whose pickles have another state."""
+
+    def __getstate__(self):
+        return {**vars(self), "note": 1}
+
+
+def test_own_states():
+    model = evaluated(nn.Sequential(Stateful(3, 3, 3), nn.Conv2d(3, 3, 3)))
+    door.convert(model)
+    other = pickle.loads(pickle.dumps(model))
+    assert other[0].note == 1 and not {"forward", "__getstate__"} & vars(other[0]).keys()
+    door.restore(model)
+    assert not {"forward", "__getstate__"} & vars(model[1]).keys()
+
+
 @pytest.mark.parametrize("copied", [copy.deepcopy, "pickle", "save"])
 def test_copies_are_not_converted(copied, model, fused):
     if copied == "pickle":
@@ -235,6 +263,7 @@ def test_copies_are_not_converted(copied, model, fused):
         other = torch.load(file, weights_only=False)
     else:
         other = copied(model)
+    assert not any({"forward", "__getstate__"} & vars(each).keys() for each in other.modules())
     other[0].weight.data.mul_(2)
     fused.clear()
     x = torch.randn(SHAPE)
@@ -400,11 +429,14 @@ class Buffer(Kind):
         return total
 
 
-@pytest.mark.parametrize(
-    "make", [Kind, Noise, Drawn, Counter, Notes, Plain, Remembers, Writes, WritesShortcut, Buffer]
-)
+MEANINGS = [Kind, Noise, Drawn, Counter, Notes, Plain, Remembers, Writes, WritesShortcut, Buffer]
+
+
+@pytest.mark.parametrize("make", MEANINGS)
 def test_another_meaning_of_a_graph(make):
-    """Calls have the results of a model that was not converted, and the same effects."""
+    """Calls have the results of a model that was not converted, and the same effects. Those that a
+    graph can have are not left to the model itself.
+    """
     model = evaluated(make())
     twin = copy.deepcopy(model)
     door.convert(model)
@@ -417,7 +449,28 @@ def test_another_meaning_of_a_graph(make):
             with torch.no_grad():
                 results.extend((one(given), given, torch.rand(1)))
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
-    assert vars(model).keys() - vars(twin).keys() == {"forward"}
+    assert vars(model).keys() - vars(twin).keys() == {"forward", "__getstate__"}
+    assert bool(model.forward.left) is (make not in (Drawn, Writes))
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda x: x[..., ::2, 1:],
+        lambda x: x[:, :1].expand(x.shape),
+        lambda x: x.transpose(2, 3),
+        lambda x: x.to(memory_format=torch.channels_last)[:, :, 1:],
+    ],
+)
+def test_strides_of_the_first_input(view, fused):
+    model = evaluated(resnet())
+    door.convert(model)
+    x = view(torch.randn(2, 3, 32, 32))
+    with torch.no_grad():
+        model(x)
+        fused.clear()
+        torch.testing.assert_close(model(x), own(model, x).float(), rtol=1e-4, atol=1e-4)
+    assert fused and not model.forward.left
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit")
