@@ -8,6 +8,7 @@ import torch
 
 from implicit_conv.torch.chains import Chain, is_convolution
 from implicit_conv.torch.converted import Converted
+from implicit_conv.torch.override import SWITCH
 from implicit_conv.torch.trace import LeftError
 
 HEADS = "convolution", "one call with", "graph of"
@@ -23,6 +24,7 @@ def convert(model: Any, precision: str) -> str:
             "norms do in eval mode: call model.eval() before"
         )
     restore(model)
+    SWITCH.lend(model)  # idle threads of torch spin on the CPUs that others would need
     for module in model.modules():
         if "forward" not in vars(module) and _runs_convolutions(module):
             Converted(module, precision).put()
@@ -36,6 +38,7 @@ def restore(model: Any) -> None:
         forward = vars(module).get("forward")
         if isinstance(forward, Converted):
             forward.take()
+    SWITCH.end_loans(model.modules())
 
 
 def _check(model: Any) -> None:

@@ -1,6 +1,7 @@
 """Converted models compute what they did before: the model itself in float64 is the oracle."""
 
 import copy
+import weakref
 
 import pytest
 
@@ -180,6 +181,27 @@ def test_nested_conversions(nested, fused):
         fused.clear()
         check(model, x, exact)
     assert not fused
+
+
+def test_torchs_threads_are_used_until_restore(monkeypatch):
+    from implicit_conv.torch import conversion, switch
+
+    used = []
+    monkeypatch.setattr(switch, "use_team", used.append)
+    monkeypatch.setattr(switch, "torch_team", lambda: "torch's")
+    monkeypatch.setattr(conversion.SWITCH, "_borrowers", weakref.WeakSet())
+    model = evaluated(nn.Sequential(nn.Conv2d(3, 3, 3)))
+    door.convert(model)
+    with door.enable():
+        pass
+    assert set(used) == {"torch's"}, "disable leaves them to converted models"
+    door.restore(model[0])
+    assert set(used) == {"torch's"}
+    door.restore(model)
+    assert used[-1] is None
+    door.convert(model[0])
+    door.restore(model)
+    assert used[-2:] == ["torch's", None]
 
 
 def test_errors():
