@@ -91,6 +91,18 @@ class Gate(nn.Module):
         return functional.gelu(self.mix(x * gates) + means)
 
 
+class Turned(nn.Module):
+    """A residual with other strides than those of the sum."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(8, 8, 3, padding=1)
+
+    def forward(self, x):
+        """The convolution and the turned image."""
+        return self.conv(x) + x.transpose(2, 3)
+
+
 class Untraceable(nn.Module):
     """Its own forward depends on values, but its blocks can be traced."""
 
@@ -164,15 +176,16 @@ def volume():
     )
 
 
-MODELS = {  # the model and the shape of its input
-    "resnet": (resnet, (2, 3, 32, 32)),
-    "inverted": (Inverted, (1, 8, 14, 14)),
-    "hardswish": (lambda: Inverted(act=nn.Hardswish), (1, 8, 9, 9)),
-    "gate": (Gate, (2, 8, 9, 9)),
-    "untraceable": (Untraceable, (1, 8, 8, 8)),
-    "twice": (Twice, (1, 8, 12, 12)),
-    "upsampling": (Upsampling, (1, 8, 7, 7)),
-    "sequence": (sequence, (2, 6, 20)),
-    "volume": (volume, (1, 2, 6, 6, 6)),
-    "one": (lambda: nn.Conv2d(8, 8, 3), (1, 8, 8, 8)),
+MODELS = {  # the model, the shape of its input, and the number of fused calls
+    "resnet": (resnet, (2, 3, 32, 32), 6),
+    "inverted": (Inverted, (1, 8, 14, 14), 3),
+    "hardswish": (lambda: Inverted(act=nn.Hardswish), (1, 8, 9, 9), 3),
+    "gate": (Gate, (2, 8, 9, 9), 2),
+    "turned": (Turned, (1, 8, 9, 9), 0),
+    "untraceable": (Untraceable, (1, 8, 8, 8), 5),
+    "twice": (Twice, (1, 8, 12, 12), 3),
+    "upsampling": (Upsampling, (1, 8, 7, 7), 3),
+    "sequence": (sequence, (2, 6, 20), 3),
+    "volume": (volume, (1, 2, 6, 6, 6), 2),
+    "one": (lambda: nn.Conv2d(8, 8, 3), (1, 8, 8, 8), 1),
 }
