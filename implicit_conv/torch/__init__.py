@@ -19,7 +19,7 @@ from implicit_conv.problem.parse import choice
 if TYPE_CHECKING:
     from implicit_conv.torch.switch import Enabled
 
-__all__ = ["disable", "enable", "explain"]
+__all__ = ["convert", "disable", "enable", "explain", "restore"]
 
 # The first torch whose kernels can be kept and called, by torch.library.get_kernel.
 NEEDED = "torch>=2.13"
@@ -137,6 +137,82 @@ def explain(model: Any, x: Any) -> str:
     return text
 
 
+def convert(model: Any, *, precision: str = "standard") -> str:
+    """Have a model in eval mode compute each convolution with what follows it in one call.
+
+    A call folds the batch norm into the filter, adds a residual, and computes ReLU, ReLU6,
+    LeakyReLU, Hardtanh, SiLU, GELU (not by tanh), Sigmoid, Tanh or Hardswish; filters are packed
+    once. torch.fx traces the model, or the modules inside of which it can. The model stays the
+    object that it is, with its modules, parameters and ``state_dict``; its modules get an attribute
+    `forward`. The page "Convert a torch model" says when it is not used.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        In eval mode. One that was converted is converted anew.
+    precision : "strict", "standard" (default) or "fast"
+        As in `enable`, which need not be in force.
+
+    Returns
+    -------
+    table : str
+        What each convolution computes in one call, and the modules that cannot be traced.
+
+    Raises
+    ------
+    ImportError
+        torch is not installed, or is older than 2.13.
+    TypeError
+        `model` is no module.
+    ValueError
+        A module is in training mode, or `precision` is unknown.
+
+    Notes
+    -----
+    A call first looks whether the model is as it was. Writes to weights that torch counts are seen:
+    those of optimisers, ``load_state_dict``, ``copy_`` and other operators under ``no_grad``. Those
+    by ``weight.data.add_()``, by numpy arrays over the memory and by other processes are not: then
+    call `convert` again. The same holds for objects that the code of the model reads, such as
+    global flags or lists.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import implicit_conv.torch
+    >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU()).eval()
+    >>> print(implicit_conv.torch.convert(model))
+    convolution  one call with  graph of
+    0            relu           (model)
+    >>> with torch.no_grad():
+    ...     y = model(torch.ones(1, 3, 8, 8))
+    >>> implicit_conv.torch.restore(model)
+    """
+    word = choice("precision", precision, PRECISIONS)
+    table: str = prepare(_conversion).convert(model, word)
+    return table
+
+
+def restore(model: Any) -> None:
+    """Undo `convert`, for the model and all modules inside.
+
+    Raises
+    ------
+    ImportError
+        torch is not installed, or is older than 2.13.
+    TypeError
+        `model` is no module.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import implicit_conv.torch
+    >>> model = torch.nn.Conv2d(3, 8, 3).eval()
+    >>> table = implicit_conv.torch.convert(model)
+    >>> implicit_conv.torch.restore(model)
+    """
+    prepare(_conversion).restore(model)
+
+
 def _bytes(keep_packed: Any) -> int:
     """`keep_packed` as an integer.
 
@@ -160,7 +236,7 @@ def _bytes(keep_packed: Any) -> int:
     return size
 
 
-# Both import torch, so `prepare` calls them: a child that is forked meanwhile would wait
+# They import torch, so `prepare` calls them: a child that is forked meanwhile would wait
 # for the lock of an import for ever.
 
 
@@ -170,6 +246,14 @@ def _override() -> types.ModuleType:
     from implicit_conv.torch import override
 
     return override
+
+
+def _conversion() -> types.ModuleType:
+    first("implicit_conv.torch.conversion")
+    _check_version()
+    from implicit_conv.torch import conversion
+
+    return conversion
 
 
 def _report() -> types.ModuleType:

@@ -118,7 +118,11 @@ class Step:
     ----------
     plan : Plan
     y : View
+    adds : bool
+        Whether calls add a residual with the strides of y.
     """
+
+    adds = False
 
     def __init__(
         self, plan: Plan, a: View, b: View, y: View, dtype: Any, *, biased: bool = False
@@ -142,18 +146,23 @@ class Step:
         engine: Any = self.plan.engine
         if 0 in self.y.shape or engine.out_dtype != engine.y_dtype:
             raise PlanError("the result takes more than one call")
-        return engine.bind(Binding(a, strides, y, biased=self._biased))
+        return engine.bind(Binding(a, strides, y, y if self.adds else None, biased=self._biased))
+
+    @property
+    def saved_cycles(self) -> float:
+        """What a call with a packed filter saves, by the plan's estimate."""
+        parts = _parts(self.plan.engine)
+        saved: float = sum(part.best.cycles - part.best_packed.packed_cycles for part in parts)
+        return saved
 
     @cached_property
     def packed_call(self) -> Any:
         """The function for packed filters; None where a plain one takes no more time than comparing
         it with what was packed, or where no method reads a packed one.
         """
-        parts = _parts(self.plan.engine)
-        saved = sum(part.best.cycles - part.best_packed.packed_cycles for part in parts)
         compared = math.prod(self._b.shape) * self._dtype.itemsize / COMPARED_PER_CYCLE
         try:
-            return self._bound(None) if saved > compared else None
+            return self._bound(None) if self.saved_cycles > compared else None
         except PlanError:
             return None
 
@@ -230,16 +239,25 @@ def backward(
 
 def _product(x: Any, w: Any, window: Window, order: Any, *, biased: bool = False) -> Step:
     """The convolution, or the transposed one, of x and w, with a result in the format `order`."""
-    kind, letters, own = "conv", "KC", {}
+    return Step(*product(x, w, window, order), x.dtype, biased=biased)
+
+
+def product(
+    x: Any, w: Any, window: Window, order: Any, **options: Any
+) -> tuple[Plan, View, View, View]:
+    """The plan of a convolution, or of a transposed one, with other `options`, and how it sees x, w
+    and a result in the format `order`.
+    """
+    kind, letters = "conv", "KC"
     if window.transposed:
-        kind, letters, own = "conv_transpose", "CK", {"output_padding": window.output_padding}
+        kind, letters = "conv_transpose", "CK"
+        options["output_padding"] = window.output_padding
     of_x, of_w = View.of_images(x, order), View.of_filter(w, letters)
-    plan = _plan(f"{kind}{{}}d", (of_x, of_w), (of_x, of_w), window, x.dtype, **own)
+    plan = _plan(f"{kind}{{}}d", (of_x, of_w), (of_x, of_w), window, x.dtype, **options)
     problem = plan.problem  # that of a transposed convolution has y as its input
     shape = problem.input_shape if window.transposed else problem.output_shape
     own_shape = shape if of_x.axes is None else (shape[0], shape[-1], *shape[1:-1])
-    of_y = View.of_images(x, order, own_shape)
-    return Step(plan, of_x, of_w, of_y, x.dtype, biased=biased)
+    return plan, of_x, of_w, View.of_images(x, order, own_shape)
 
 
 def _input_gradient(dy: Any, x: Any, w: Any, window: Window, order: Any) -> Step:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -76,6 +76,7 @@ class Switch:
         self.precision, self.choose = DEFAULTS
         self._kernels, self._claims = kernels, list[Claim]()
         self._registered: Registered | None = None
+        self._borrowers = weakref.WeakSet[Any]()  # of torch's threads, without a claim
         self._retired: deque[Registered] = deque()
 
     @property
@@ -94,6 +95,27 @@ class Switch:
     def discard(self, claim: Claim) -> None:
         """End a claim, unless `clear` has."""
         self._change(lambda claims: [other for other in claims if other is not claim])
+
+    def lend(self, borrower: Any) -> None:
+        """Have calls run on torch's threads while `borrower` lives, also without a claim."""
+        prepare(self._lend, borrower)
+
+    def _lend(self, borrower: Any) -> None:
+        checkpoint()
+        if self._registered is None:
+            use_team(torch_team())
+        self._borrowers.add(borrower)
+
+    def end_loans(self, borrowers: Iterable[Any]) -> None:
+        """Undo `lend`."""
+        prepare(self._end_loans, set(borrowers))
+
+    def _end_loans(self, borrowers: set[Any]) -> None:
+        checkpoint()
+        lent = bool(self._borrowers & borrowers)
+        self._borrowers -= borrowers
+        if lent and not self._borrowers and self._registered is None:
+            use_team(None)
 
     def clear(self) -> None:
         """End all claims."""
@@ -118,7 +140,8 @@ class Switch:
                 self._registered = Registered(self._kernels)
                 use_team(team)
         elif self._registered is not None:
-            use_team(None)
+            if not self._borrowers:
+                use_team(None)
             self._registered.destroy()
             self._retired.append(self._registered)
             self._registered = None

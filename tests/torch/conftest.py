@@ -17,6 +17,9 @@ def disabled():
     door.disable()
     yield
     door.disable()
+    from implicit_conv.operators.threads import use_team
+
+    use_team(None)  # which converted models borrow
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The examples of docs/how-to/torch.md run, in the order of the page."""
+"""The examples of the pages on torch run, in the order of each page."""
 
 import re
 from pathlib import Path
@@ -7,15 +7,26 @@ import pytest
 
 pytest.importorskip("torch", minversion="2.13", reason="pip install '.[torch]'")
 
-PAGE = Path(__file__).parents[2] / "docs/how-to/torch.md"
+PAGES = Path(__file__).parents[2] / "docs/how-to"
+
+
+def run(page):
+    names = {}
+    for block in re.findall(r"```python\n(.*?)```", (PAGES / page).read_text("utf-8"), re.DOTALL):
+        exec(block, names)
 
 
 @pytest.mark.slow  # one imports Inductor
 @pytest.mark.filterwarnings("ignore:`torch.jit")
-def test_examples_run(ours, monkeypatch):
+def test_unchanged_models(ours, monkeypatch):
     inductor = pytest.importorskip("torch._inductor.config")
     monkeypatch.setattr(inductor.cpp, "weight_prepack", True)  # an example changes it
-    names = {}
-    for block in re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL):
-        exec(block, names)
+    run("torch.md")
     assert ours
+
+
+def test_converted_models(capsys):
+    run("torch-convert.md")
+    lines = [line.strip() for line in (PAGES / "torch-convert.md").read_text("utf-8").splitlines()]
+    shown = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert len(shown) == 3 and all(line in lines for line in shown)

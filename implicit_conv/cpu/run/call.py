@@ -241,9 +241,9 @@ class Call:
         """Whether there is a function `at`."""
         return False
 
-    def at(self, x: Any, w: Any, bias: Array | None, y: Any) -> None:
-        """Write the result to `y`: `x`, `w` and `y` are objects of `tensors.memory` that stand for
-        arrays, and `w` may be the address of packed panels.
+    def at(self, x: Any, w: Any, bias: Array | None, y: Any, residual: Any = None) -> None:
+        """Write the result to `y`: `x`, `w`, `y` and `residual` are objects of `tensors.memory`
+        that stand for arrays, and `w` may be the address of packed panels.
         """
         raise NotImplementedError
 
@@ -322,17 +322,17 @@ class KernelCall(Call):
         """Whether operands are the arrays themselves."""
         return self._split is None
 
-    def at(self, x: Any, w: Any, bias: Array | None, y: Any) -> None:
+    def at(self, x: Any, w: Any, bias: Array | None, y: Any, residual: Any = None) -> None:
         """See `Call`."""
         sums = None
         if bias is not None:
             sums = bits(self._operator.initial_sums(self._addend(bias)))
         if type(w) is int:
-            self._main.run(x, x, y, w, sums)
+            self._main.run(x, x, y, w, sums, residual)
         elif self._packing is None:
-            self._main.run(x, w, y, 0, sums)
+            self._main.run(x, w, y, 0, sums, residual)
         else:
-            self._pack_and_run(x, w, y, sums, None, None)
+            self._pack_and_run(x, w, y, sums, residual, None)
 
     def steps(self, x: Array, w: Any, y: Array, room: Room) -> list[Step]:
         """See `Call`."""
@@ -392,8 +392,8 @@ class GradientCall(Call):
         """Whether operands are the arrays themselves."""
         return self._roles is None
 
-    def at(self, x: Any, w: Any, bias: Array | None, y: Any) -> None:
-        """See `Call`; there is no bias."""
+    def at(self, x: Any, w: Any, bias: Array | None, y: Any, residual: Any = None) -> None:
+        """See `Call`; there are no bias and residual."""
         self._run(x, w, y)
 
     def _compute(

@@ -14,7 +14,7 @@ from implicit_conv.errors import UsageError, install
 from implicit_conv.testing.families import Dice
 from implicit_conv.testing.loop import Source, compute
 
-DOORS = ("dask", "ndimage", "signal", "torch")
+DOORS = ("converted", "dask", "ndimage", "signal", "torch")
 PROGRAMS = 40  # of a kind; the others of the kind of one that fails are left out
 MOST_SECONDS = 60.0  # of a program; a longer one hangs
 

@@ -151,7 +151,7 @@ class Launch:
         if sums is not None:
             blob[BIAS] = address_of(sums)
         if residual is not None:
-            blob[RESIDUAL] = residual.ctypes.data
+            blob[RESIDUAL] = address_of(residual)
         return blob
 
     def run(

@@ -1,0 +1,268 @@
+"""Random small networks with `implicit_conv.torch.convert`, against themselves in float64.
+
+A network is called again and again, while its weights, its modules and its modes change.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+from implicit_conv.testing import Array
+from implicit_conv.testing.doors.data import check_close
+from implicit_conv.testing.families import Dice
+
+REQUIRED = {"torch": "torch>=2.13"}
+# How far elements may be from those in float64, relative to the largest one of a layer's sums.
+EPS = {"float64": 1e-12, "float32": 1e-5, "float16": 2e-2, "bfloat16": 0.15}
+FUNCTIONS = tuple(f"{rank}d {dtype}" for rank in (1, 2, 3) for dtype in EPS)
+SUMS = ("none", "after", "before", "in place", "mean", "twice", "written")
+ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {  # modules of torch.nn and their arguments
+    "none": ("Identity", {}),
+    "relu": ("ReLU", {}),
+    "relu in place": ("ReLU", {"inplace": True}),
+    "relu6": ("ReLU6", {}),
+    "leaky": ("LeakyReLU", {"negative_slope": 0.2}),
+    "silu": ("SiLU", {}),
+    "silu in place": ("SiLU", {"inplace": True}),
+    "gelu": ("GELU", {}),
+    "gelu by tanh": ("GELU", {"approximate": "tanh"}),
+    "hardswish": ("Hardswish", {}),
+    "clamp": ("Hardtanh", {"min_val": -0.3, "max_val": 0.8}),
+    "elu": ("ELU", {}),
+    "sigmoid": ("Sigmoid", {}),
+    "tanh": ("Tanh", {}),
+}
+CHANGES = (
+    *("none", "in place", "data", "load", "assign", "optimiser", "fused optimiser", "train"),
+    *("channels last", "hook", "convert", "restore", "eps", "statistics", "gradients"),
+)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A convolution and what follows it.
+
+    Attributes
+    ----------
+    taps, groups : int
+    transposed, norm : bool
+    total : one of SUMS
+        How the input of the layer is added to what it computes.
+    activation : one of ACTIVATIONS
+    shares : bool
+        Whether it is the layer before, called again.
+    """
+
+    taps: int
+    groups: int
+    transposed: bool
+    norm: bool
+    total: str
+    activation: str
+    shares: bool
+
+    def made(self, rank: int, channels: int) -> Any:
+        """The modules: the convolution, the norm and the activation."""
+        from torch import nn
+
+        kind = f"Conv{'Transpose' * self.transposed}{rank}d"
+        conv = getattr(nn, kind)(
+            channels, channels, self.taps, padding=self.taps // 2, groups=self.groups
+        )
+        norm = getattr(nn, f"BatchNorm{rank}d")(channels) if self.norm else nn.Identity()
+        name, options = ACTIVATIONS[self.activation]
+        return nn.ModuleList([conv, norm, getattr(nn, name)(**options)])
+
+    def compute(self, modules: Any, x: Any) -> Any:
+        """The layer's result for x."""
+        conv, norm, activation = modules
+        y = norm(conv(x))
+        if self.total == "after":
+            y = y + x
+        elif self.total == "before":
+            y = x + y
+        elif self.total == "in place":
+            y += x
+        elif self.total == "mean":
+            y = y + x.mean(-1, keepdim=True)
+        elif self.total == "twice":
+            y = y + y
+        elif self.total == "written":
+            z = x.mul(1)
+            z.add_(y)
+            y = z
+        return activation(y)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A network of `layers`, which is called once before and once after each of `changes`."""
+
+    dtype: str
+    rank: int
+    channels: int
+    pixels: int
+    layers: tuple[Layer, ...]
+    changes: tuple[str, ...]
+    seed: int
+
+    @property
+    def function(self) -> str:
+        """The rank and the dtype."""
+        return f"{self.rank}d {self.dtype}"
+
+    def check(self) -> None:
+        """Compare all results with those of the network itself, in float64.
+
+        Raises
+        ------
+        DifferenceError
+            A result differs.
+        """
+        import torch
+
+        import implicit_conv.torch as door
+
+        torch.manual_seed(self.seed)
+        torch.set_num_threads(1)
+        model = _network(self).to(getattr(torch, self.dtype)).eval()
+        _randomize(model)
+        door.convert(model)
+        self._compare(model, 1)
+        for number, change in enumerate(self.changes):
+            _change(model, change)
+            self._compare(model, 1 + number % 2)
+            self._compare(model, 1)
+
+    def _compare(self, model: Any, batch: int) -> None:
+        import torch
+
+        shape = (batch, self.channels, *(self.pixels + axis for axis in range(self.rank)))
+        x = torch.randn(shape).to(getattr(torch, self.dtype))
+        with torch.no_grad():
+            own = copy.deepcopy(model).double()(x.double())
+            found = model(x)
+        most = max(float(each.abs().max()) for each in own)
+        for expected, result in zip(own, found, strict=True):
+            check_close(_array(expected), _array(result), EPS[self.dtype] * most)
+
+
+def _network(program: Program) -> Any:
+    """A module whose forward returns the results of all layers."""
+    from torch import nn
+
+    class Network(nn.Module):  # type: ignore[misc]  # torch has no types here
+        """The layers of a program."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = nn.ModuleList()
+            for layer in program.layers:
+                shared = layer.shares and len(self.parts) > 0
+                made = layer.made(program.rank, program.channels)
+                self.parts.append(self.parts[-1] if shared else made)
+
+        def forward(self, x: Any) -> Any:
+            """The results of all layers, of which the last are copies of those that changed."""
+            results = []
+            for layer, part in zip(program.layers, self.parts, strict=True):
+                x = layer.compute(part, x)
+                results.append(x * 1)
+            return tuple(results)
+
+    return Network()
+
+
+def _randomize(model: Any) -> None:
+    """Statistics and factors that are none of an identity."""
+    import torch
+
+    with torch.no_grad():
+        for name, tensor in model.named_buffers():
+            if name.endswith("mean"):
+                tensor.normal_(0, 0.5)
+            elif name.endswith("var"):
+                tensor.uniform_(0.5, 2)
+        for name, tensor in model.named_parameters():
+            if tensor.dim() == 1 and name.endswith(".1.weight"):
+                tensor.uniform_(0.5, 1.5)
+
+
+def _change(model: Any, how: str) -> None:
+    """Change a model in one of CHANGES, and have it in eval mode."""
+    import torch
+
+    import implicit_conv.torch as door
+
+    conv, norm = model.parts[0][:2]
+    if how == "convert":
+        door.convert(model)
+    elif how == "restore":
+        door.restore(model.parts[0])
+    elif how == "train":
+        model.train().eval()
+    elif how == "hook":
+        conv.register_forward_hook(lambda module, given, y: y * 1)
+    elif how == "gradients":
+        model.requires_grad_(not conv.weight.requires_grad)
+    elif how == "channels last" and conv.weight.dim() == 4:
+        model.to(memory_format=torch.channels_last)
+    elif hasattr(norm, "eps") and how == "eps":
+        norm.eps = 0.3
+    elif hasattr(norm, "eps") and how == "statistics":
+        norm.running_var.mul_(1.5)
+    else:
+        _write(model, conv.weight, how)
+
+
+def _write(model: Any, weight: Any, how: str) -> None:
+    """Write to a weight of a model."""
+    import torch
+
+    if how == "in place":
+        with torch.no_grad():
+            weight.neg_()
+    elif how == "data":
+        weight.data = weight.data.flip(0)
+    elif how in ("load", "assign"):
+        state = model.state_dict()
+        floats = {name: value * 0.9 for name, value in state.items() if value.is_floating_point()}
+        model.load_state_dict(state | floats, assign=how == "assign")
+    elif how.endswith("optimiser") and weight.dtype in (torch.float32, torch.float64):
+        weight.grad = torch.full_like(weight, 0.1)
+        torch.optim.SGD([weight], lr=0.5, fused=how.startswith("fused")).step()
+        weight.grad = None
+
+
+def _array(tensor: Any) -> Array:
+    found: Array = tensor.double().numpy()
+    return found
+
+
+def draw(dice: Dice) -> Program:
+    """A few layers, and a few changes."""
+    layers = tuple(
+        Layer(
+            dice.pick(1, 3, 3, 5),
+            dice.pick(1, 1, 2, 8),
+            dice.happens(5),
+            not dice.happens(3),
+            dice.pick(*SUMS),
+            dice.pick(*ACTIVATIONS),
+            dice.happens(6),
+        )
+        for _ in range(dice.number(1, 4))
+    )
+    changes = tuple(dice.pick(*CHANGES) for _ in range(dice.number(1, 4)))
+    pixels, channels = dice.number(5, 12), dice.pick(8, 16)
+    return Program(
+        dice.pick("float32", "float32", *EPS),
+        dice.pick(1, 2, 2, 3),
+        channels,
+        pixels,
+        layers,
+        changes,
+        dice.number(0, 1 << 30),
+    )

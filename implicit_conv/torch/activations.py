@@ -1,0 +1,77 @@
+"""Which activations of torch our epilogues compute, by the same formula."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from implicit_conv.problem.options import Activation
+
+MODULES: dict[type, Activation] = {
+    nn.ReLU: "relu",
+    nn.ReLU6: "relu6",
+    nn.SiLU: "silu",
+    nn.Sigmoid: "sigmoid",
+    nn.Tanh: "tanh",
+    nn.Hardswish: "hardswish",
+}
+FUNCTIONS: dict[Any, Activation] = {
+    functional.relu: "relu",
+    functional.relu_: "relu",
+    torch.relu: "relu",
+    torch.relu_: "relu",
+    functional.relu6: "relu6",
+    functional.silu: "silu",
+    functional.sigmoid: "sigmoid",
+    torch.sigmoid: "sigmoid",
+    functional.tanh: "tanh",
+    torch.tanh: "tanh",
+    functional.hardswish: "hardswish",
+}
+METHODS: dict[str, Activation] = {
+    "relu": "relu",
+    "relu_": "relu",
+    "sigmoid": "sigmoid",
+    "sigmoid_": "sigmoid",
+    "tanh": "tanh",
+    "tanh_": "tanh",
+}
+
+
+def of_module(module: Any) -> Activation:
+    """The activation that a module computes; None if epilogues have none of this formula."""
+    kind = type(module)
+    if kind is nn.GELU:
+        return _gelu(module.approximate)
+    if kind is nn.LeakyReLU:
+        return "leaky_relu", float(module.negative_slope)
+    if kind is nn.Hardtanh:
+        return "clamp", float(module.min_val), float(module.max_val)
+    return MODULES.get(kind)
+
+
+def of_call(function: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Activation:
+    """The activation that a function or, by its name, a method computes of its first argument;
+    `arguments` are the others. None as in `of_module`.
+    """
+    others = {name: value for name, value in options.items() if name != "inplace"}
+    if function is functional.gelu and not arguments and set(others) <= {"approximate"}:
+        return _gelu(others.get("approximate", "none"))
+    if (
+        function is functional.leaky_relu
+        and len(arguments) < 2
+        and set(others) <= {"negative_slope"}
+    ):
+        (slope,) = arguments or (others.get("negative_slope", 0.01),)
+        return ("leaky_relu", float(slope)) if isinstance(slope, (int, float)) else None
+    if others or len(arguments) > 1 or not all(type(value) is bool for value in arguments):
+        return None
+    return METHODS.get(function) if isinstance(function, str) else FUNCTIONS.get(function)
+
+
+def _gelu(approximate: object) -> Activation:
+    """The formula by tanh differs from ours by up to 5e-4, and so stays torch's."""
+    return "gelu" if approximate == "none" else None

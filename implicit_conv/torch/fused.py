@@ -1,0 +1,217 @@
+"""One call for a convolution, its batch norm, a residual and an activation."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn import functional
+
+from implicit_conv.arrays.arrays import Array
+from implicit_conv.arrays.tensors import memory, tensor_array
+from implicit_conv.cache import keep_call
+from implicit_conv.errors import PlanError
+from implicit_conv.operators.plan import Plan
+from implicit_conv.operators.threads import available_threads
+from implicit_conv.settings import current, local
+from implicit_conv.torch.chains import Chain
+from implicit_conv.torch.fold import Folded, folded
+from implicit_conv.torch.steps import LOG, REFUSAL, Step, Window, product, storage_address
+from implicit_conv.torch.tensors import View
+
+PLAIN = torch.Tensor, torch.nn.Parameter
+STRIDED = torch.strided
+REFUSED = "refused"  # what is kept where torch computes the chain
+recording = torch.is_grad_enabled
+
+
+class FusedStep(Step):
+    """A step with an activation and perhaps a residual, which packs its filter if that saves time.
+
+    Attributes
+    ----------
+    reads : object
+        The order of packed filters that it reads; None if it reads plain ones.
+    """
+
+    def __init__(
+        self, plan: Plan, x: View, w: View, y: View, dtype: Any, *, biased: bool, adds: bool
+    ) -> None:
+        self.adds, self.reads = adds, None
+        super().__init__(plan, x, w, y, dtype, biased=biased)
+        if self.saved_cycles > 0:
+            try:
+                self._call, self.reads = self._bound(None), self.order
+            except PlanError:  # no method reads a packed filter, with these strides
+                return
+
+    def run(self, x: Any, operand: Any, sums: Array | None, residual: Any) -> Any:
+        """The result; None as in `Step`. The caller holds what `operand` may be the address of."""
+        of_x, size, of_y = storage_address(x), self._size, self.y
+        added: Any = None
+        if not of_x or of_x % size:
+            return None
+        if residual is not None:
+            of_added = storage_address(residual)
+            if not of_added or of_added % size:
+                return None
+            added = memory(of_added + residual.storage_offset() * size)
+        y = torch.empty_strided(of_y.shape, of_y.strides, dtype=self._dtype, device="cpu")
+        if self._call.takes_addresses:
+            image = memory(of_x + x.storage_offset() * size)
+            filters = operand if self.reads else memory(storage_address(operand))
+            self._call.at(image, filters, sums, memory(y.data_ptr()), added)
+        else:
+            filters = operand if self.reads else self._b.array(operand)
+            added = None if residual is None else of_y.array(residual)
+            self._call(self._a.array(x), filters, sums, of_y.array(y), added)
+        return y
+
+
+class Operand(NamedTuple):
+    """A filter as a step reads it, the bias, and what keeps them alive."""
+
+    value: Any
+    sums: Array | None
+    holder: Any
+
+
+class Filters:
+    """The folded filter of a chain, in the orders that its steps read: one state of the weights."""
+
+    def __init__(self, chain: Chain) -> None:
+        w = chain.conv.weight
+        self.form = w.shape, w.stride(), w.dtype
+        self._chain, self._operands = chain, dict[object, Operand]()
+
+    def operand(self, step: FusedStep) -> Operand:
+        """The filter that a step reads."""
+        found = self._operands.get(step.reads)
+        return (
+            self.keep(step, folded(self._chain.conv, self._chain.norm)) if found is None else found
+        )
+
+    def keep(self, step: FusedStep, of: Folded) -> Operand:
+        """The folded filter as the step reads it."""
+        w, sums = of
+        if step.reads is None:
+            w = w.clone() if w.storage_offset() else w  # begins its memory
+            found = Operand(w, sums, w)
+        else:
+            packed = step.pack(tensor_array(w))
+            found = Operand(packed.operand, sums, packed)
+        self._operands[step.reads] = found
+        return found
+
+
+class FusedConv:
+    """A function of (x, residual): what a chain computes.
+
+    Attributes
+    ----------
+    chain : Chain
+    """
+
+    def __init__(self, chain: Chain, name: str, precision: str) -> None:
+        """torch.fx calls the function by its `name`."""
+        self.chain, self.__name__ = chain, name
+        self._window, self._pad = _window(chain.conv, precision)
+        self._steps: dict[object, Any] = {}
+        self._filters: Filters | None = None
+
+    def forget(self) -> None:
+        """Fold anew: a weight has changed."""
+        self._filters = None
+
+    def __call__(self, x: Any, residual: Any = None) -> Any:
+        """The result, by torch where no step takes the tensors."""
+        filters = self._filters
+        if filters is None:
+            filters = self._filters = Filters(self.chain)
+        state = current().key, torch.get_num_threads(), torch._C._get_mkldnn_enabled()
+        if not _is_plain(x):
+            return self._by_torch(x, residual)
+        key: Any = x.shape, x.stride(), x.dtype, filters.form, state
+        if self.chain.adds:
+            if not _is_plain(residual):
+                return self._by_torch(x, residual)
+            key += residual.shape, residual.stride(), residual.dtype
+        step = self._steps.get(key)
+        if step is None:
+            step = self._prepared(x, residual, filters)
+            keep_call(self._steps, key, step)
+        if step is REFUSED:
+            return self._by_torch(x, residual)
+        value, sums, holder = filters.operand(step)
+        y = step.run(x if self._pad is None else self._pad(x), value, sums, residual)
+        del holder  # until here it held the memory of `value`
+        return self._by_torch(x, residual) if y is None else y
+
+    def _by_torch(self, x: Any, residual: Any) -> Any:
+        conv = self.chain.conv
+        return self.chain.torch_rest(type(conv).forward(conv, x), residual)
+
+    def _prepared(self, x: Any, residual: Any, filters: Filters) -> Any:
+        """The step for such tensors; REFUSED if torch computes the chain."""
+        threads = current().num_threads or min(torch.get_num_threads(), available_threads())
+        try:
+            with local(num_threads=threads):
+                of = folded(self.chain.conv, self.chain.norm)
+                step = self._step(x if self._pad is None else self._pad(x), residual, of)
+                filters.keep(step, of)
+        except (ValueError, TypeError, RuntimeError) as error:  # for what no plan takes
+            LOG.debug(REFUSAL, error)
+            return REFUSED
+        return step
+
+    def _step(self, x: Any, residual: Any, of: Folded) -> FusedStep:
+        """The step for such tensors, whose result has the strides of torch's.
+
+        Raises
+        ------
+        PlanError
+            There is none.
+        """
+        chain, window, w = self.chain, self._window, self.chain.conv.weight
+        bias, options = chain.conv.bias, {"activation": chain.activation}
+        window.check(x, w, *([] if bias is None else [bias]))
+        order = window.memory_format(x, w, bias)
+        plan, of_x, of_w, of_y = product(x, of.filters, window, order, **options)
+        if chain.rest:
+            zeros = torch.empty_strided(of_y.shape, of_y.strides, dtype=x.dtype).zero_()
+            y = chain.torch_rest(zeros, residual)
+            if y.shape != of_y.shape or y.dtype != x.dtype:
+                raise PlanError("torch promotes the sum with the residual")
+            of_y = View(y.shape, y.stride(), y.element_size(), "NC", of_y.axes is not None)
+        if chain.adds and (residual.shape, residual.stride()) != (of_y.shape, of_y.strides):
+            raise PlanError("the residual has another shape or other strides than the sum")
+        if chain.adds and residual.dtype is not x.dtype:
+            raise PlanError("the residual has another dtype than the sum")
+        sums = {"biased": of.sums is not None, "adds": chain.adds}
+        return FusedStep(plan, of_x, of_w, of_y, x.dtype, **sums)
+
+
+def _is_plain(x: Any) -> bool:
+    """Whether a step may read the memory of a tensor."""
+    return (
+        type(x) in PLAIN
+        and x.layout is STRIDED
+        and x.is_cpu
+        and not x.is_neg()
+        and not (x.requires_grad and recording())
+    )
+
+
+def _window(conv: Any, precision: str) -> tuple[Window, Any]:
+    """The window of a convolution, and what pads its input first where the window cannot."""
+    amounts, pad = conv._reversed_padding_repeated_twice, None
+    padding = amounts[::-2]
+    added = (0,) * len(padding)
+    if conv.transposed:
+        padding, added = conv.padding, conv.output_padding
+    elif conv.padding_mode != "zeros" or amounts[::2] != amounts[1::2]:
+        mode = "constant" if conv.padding_mode == "zeros" else conv.padding_mode
+        pad, padding = partial(functional.pad, pad=list(amounts), mode=mode), added
+    sizes = conv.stride, padding, conv.dilation, conv.transposed, added, conv.groups
+    return Window.of(sizes, precision), pad
