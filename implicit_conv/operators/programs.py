@@ -8,13 +8,21 @@ from typing import Any, TypeAlias
 
 from implicit_conv.arrays.arrays import Array, Binding, numpy_dtype
 from implicit_conv.errors import PlanError
-from implicit_conv.kernels.cpu.runtime.program import Program, Room, Step, reserved
+from implicit_conv.kernels.cpu.runtime.program import Program, Room, Runner, Step, reserved
 from implicit_conv.kernels.cpu.runtime.xla import Buffer, Target
 from implicit_conv.operators.plan import Plan
 from implicit_conv.operators.preparation import prepare
 
 Views: TypeAlias = tuple[Array, Array, Array]
-__all__ = ["Buffer", "Views", "buffer_array", "make_program", "xla_target"]
+__all__ = [
+    "Buffer",
+    "Views",
+    "bound_program",
+    "buffer_array",
+    "make_program",
+    "runner",
+    "xla_target",
+]
 
 
 def buffer_array(buffer: Buffer) -> Array:
@@ -47,6 +55,28 @@ def make_program(
         raise
     except ValueError as error:
         raise PlanError(str(error)) from error
+
+
+def bound_program(call: Any, arrays: Sequence[tuple[Any, ...]], dtypes: Sequence[str]) -> Program:
+    """The program of a bound call of arrays (a, b, y) with these shapes and strides in bytes.
+
+    Raises
+    ------
+    ValueError
+        The call consists of more than launches.
+    """
+    given = [
+        reserved(shape, numpy_dtype(dtype), strides)
+        for (shape, strides), dtype in zip(arrays, dtypes, strict=True)
+    ]
+    room = Room()
+    return Program(call.steps(*given, room), room, given)
+
+
+@functools.cache
+def runner() -> Runner:
+    """What runs programs of one thread."""
+    return prepare(Runner)
 
 
 @functools.cache

@@ -19,7 +19,7 @@ from implicit_conv.operators.times import Table, Times, size_name
 
 # Calls below this work are not measured: what there is to gain is less than the time of a call in
 # Python, and noise would decide.
-LEAST_FLOPS, LEAST_BYTES = 1 << 19, 1 << 17
+LEAST_FLOPS, LEAST_BYTES = 1 << 21, 1 << 18
 # A pair of calls is repeated until one is clearly faster, at most ROUNDS times, and no longer than
 # SECONDS but for the first pair.
 CLEAR, ROUNDS, SECONDS = 1.5, 7, 0.02

@@ -20,11 +20,14 @@ from implicit_conv.errors import PlanError
 from implicit_conv.operators import conv, input_grad, transposed, weight_grad
 from implicit_conv.operators.dispatch import Operator, make_plan
 from implicit_conv.operators.plan import Plan
+from implicit_conv.operators.programs import bound_program, runner
 from implicit_conv.torch.tensors import DTYPES, View, sums_array
 
 # Bytes of a filter that are compared in one cycle (Intel Xeon, 2026-11: 3.6 from memory, 12 in
 # cache): a filter is packed where its plan saves more cycles than comparing takes.
 COMPARED_PER_CYCLE = 3.6
+FOUND_BYTES = 100_000  # that could be compared while Python finds what to compare
+CPU = torch.device("cpu")
 LOG = logging.getLogger("implicit_conv")
 REFUSAL = "torch's own kernel runs: %s"  # with the reason
 
@@ -32,6 +35,7 @@ REFUSAL = "torch's own kernel runs: %s"  # with the reason
 # That of a tensor's storage. A call reads memory by it, because `tensor.data_ptr()` would copy the
 # memory of a lazy clone; see `tensors.address`.
 storage_address: Any = vars(torch._C)["_data_address"]  # which has no types
+RUN = runner()
 OPERATORS = {
     value.name: value
     for module in (conv, transposed, input_grad, weight_grad)
@@ -135,7 +139,8 @@ class Step:
             No method takes tensors of these strides.
         """
         self.plan, self._a, self._b, self.y, self._dtype = plan, a, b, y, dtype
-        self._biased, self._size = biased, dtype.itemsize
+        self._biased, self._size, self._ran = biased, dtype.itemsize, False
+        self._shape, self._strides = y.shape, y.strides
         self._call = self._bound(b.planned_strides)
 
     def _bound(self, strides: tuple[int, ...] | None) -> Any:
@@ -160,7 +165,8 @@ class Step:
         """The function for packed filters; None where a plain one takes no more time than comparing
         it with what was packed, or where no method reads a packed one.
         """
-        compared = math.prod(self._b.shape) * self._dtype.itemsize / COMPARED_PER_CYCLE
+        size = math.prod(self._b.shape) * self._dtype.itemsize
+        compared = (size + FOUND_BYTES) / COMPARED_PER_CYCLE
         try:
             return self._bound(None) if self.saved_cycles > compared else None
         except PlanError:
@@ -189,8 +195,13 @@ class Step:
             LOG.debug(REFUSAL, "a tensor has no memory, or its elements are not aligned")
             return None
         of_a, of_b = of_a + a.storage_offset() * size, of_b + b.storage_offset() * size
-        of_y, operand = self.y, None if packed is None else packed.operand
-        y = torch.empty_strided(of_y.shape, of_y.strides, dtype=self._dtype, device="cpu")
+        y = torch.empty_strided(self._shape, self._strides, dtype=self._dtype, device=CPU)
+        if packed is None and self._ran:
+            program, of_bias = self.program, 0 if bias is None else self._sums_address(bias)
+            if program and of_bias is not None and RUN(program, of_a, of_b, of_bias, y.data_ptr()):
+                return y
+        self._ran = True
+        operand = None if packed is None else packed.operand
         call = self._call if operand is None else self.packed_call
         sums = None if bias is None else sums_array(bias)
         if call.takes_addresses:
@@ -198,8 +209,29 @@ class Step:
             call.at(memory(of_a), filters, sums, memory(y.data_ptr()))
         else:
             filters = self._b.array(b) if operand is None else operand
-            call(self._a.array(a), filters, sums, of_y.array(y))
+            call(self._a.array(a), filters, sums, self.y.array(y))
         return y
+
+    @cached_property
+    def program(self) -> int:
+        """The address of the words of the program that computes it, which takes less time than the
+        plan's function of arrays; 0 if there is none, or if it has several threads.
+        """
+        views, name = (self._a, self._b, self.y), DTYPES[self._dtype]
+        arrays = [(view.planned_shape, view.planned_strides) for view in views]
+        try:
+            self._program = bound_program(self._call, arrays, [name] * 3)
+        except ValueError as error:
+            LOG.debug("arrays of each call are made, since %s", error)
+            return 0
+        is_whole = self._program.takes_bias or not self._biased
+        return self._program.address if is_whole and self._program.is_alone else 0
+
+    def _sums_address(self, bias: Any) -> int | None:
+        """The address of a bias as sums; None if its elements are apart, or are no sums."""
+        address = storage_address(bias) + bias.storage_offset() * self._size
+        plain = self._size > 2 and bias.stride(0) == 1 and address % self._size == 0
+        return address if plain else None
 
 
 def _parts(engine: Any) -> list[Any]:

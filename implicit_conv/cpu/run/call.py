@@ -226,8 +226,8 @@ class Call:
         raise NotImplementedError
 
     def steps(self, x: Array, w: Any, y: Array, room: Room) -> list[Step]:
-        """The launches of a call without addends, for a `Program`. The arrays are reserved, and w
-        may be the address of packed panels.
+        """The launches of a call, which may have a bias, for a `Program`. The arrays are reserved,
+        and w may be the address of packed panels.
 
         Raises
         ------
@@ -338,7 +338,7 @@ class KernelCall(Call):
         """See `Call`."""
         x, w, y = bits(x), w if type(w) is int else bits(w), bits(y)
         if type(w) is int:
-            return [Step(self._main, address(x), address(x), address(y), w)]
+            return [Step(self._main, address(x), address(x), address(y), w, self._sums_of_bias())]
         parts: Iterable[Any] = [Arrays(x, w, y)]
         if self._split is not None:
             parts = self._split(self._form.arrays(x, w, y, None))
@@ -347,10 +347,18 @@ class KernelCall(Call):
     def _part_steps(self, part: Any, room: Room) -> list[Step]:
         """The launches of operands, of which each filter that is packed has panels of its own."""
         x, w, y = map(address, (part.x, part.w, part.y))
+        sums = self._sums_of_bias()
         if self._packing is None:
-            return [Step(self._main, x, w, y)]
+            return [Step(self._main, x, w, y, 0, sums)]
         panels = room.take(self._panel_bytes)
-        return [Step(self._packing, w, w, w, panels), Step(self._main, x, x, y, panels)]
+        return [Step(self._packing, w, w, w, panels), Step(self._main, x, x, y, panels, sums)]
+
+    def _sums_of_bias(self) -> Any:
+        """Which element of a bias each initial sum is, from 1 on, or 0; None if it is not known."""
+        count = self._form.problem.K
+        if self._sums.kind != "f" or count >= 1 << 24:  # float32 has no larger odd numbers
+            return None
+        return self._operator.initial_sums(np.arange(1, count + 1).astype(self._sums))
 
     def _pack_and_run(
         self, x: Array, w: Array, y: Array, sums: Any, residual: Array | None, scaling: Any

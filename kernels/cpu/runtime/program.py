@@ -7,33 +7,50 @@ addresses for those of its buffers.
 
 from __future__ import annotations
 
+import math
 import mmap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from implicit_conv.kernels.cpu.runtime.code import python_code
 from implicit_conv.kernels.cpu.runtime.layout import round_up
 
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.runtime.launch import Launch
 
-# Places: nothing, the three arrays, and the room for what launches pass to each other.
+# Places: nothing, the arrays, and the room for what launches pass to each other.
 NOTHING, X, W, Y, ROOM = range(5)
 ROOM_ADDRESS = 1 << 62  # of the room; no memory of a process is there
 ROOM_BYTES, BLOCK_BYTES, STEPS = range(3)  # the words before the steps
 HEADER = 3
-# The words of a step. One without an entry copies SCRATCH_BYTES from BLOB to where y is.
-BLOB, ENTRY, THREADS, SCRATCH_BYTES, OPERANDS = range(5)
+# The words of a step. One without an entry copies SCRATCH_BYTES from BLOB to where y is. With a
+# bias, SUMS are its initial sums: NO_SUMS, the BIAS_ITSELF, or the address of a table of runs.
+BLOB, ENTRY, THREADS, SCRATCH_BYTES, SUMS, OPERANDS = range(6)
 STEP = OPERANDS + 2 * 4  # x, w, y and panels have two words each: place and offset
+NO_SUMS, BIAS_ITSELF = range(2)
+# A table: where in the room the sums are, their bytes, the number of runs, then for each run where
+# it begins in the sums and in the bias, and its bytes. What is in no run is 0.
+SUMS_OFFSET, SUMS_BYTES, RUNS, TABLE_HEADER = range(4)
+RUN = 3
+LARGEST_KEPT = 25  # the exponent of the largest block of a run that is kept, 32 MiB
+MOST_RUNS = 64  # others would take longer than the same sums by numpy
 
 
-def reserved(shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
-    """An array whose elements cannot be written, in pages that take no memory."""
-    size = max(1, int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
+def reserved(
+    shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...] | None = None
+) -> np.ndarray[Any, Any]:
+    """An array whose elements cannot be written, in pages that take no memory; `strides` in bytes
+    are at least 0, and those of a contiguous array if they are not given.
+    """
+    if strides is None:
+        size = math.prod(shape) * dtype.itemsize
+    else:
+        size = sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) + dtype.itemsize
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    memory: Any = mmap.mmap(-1, size, flags=flags, prot=mmap.PROT_READ)
-    return np.ndarray(shape, dtype, memory)
+    memory: Any = mmap.mmap(-1, max(1, size), flags=flags, prot=mmap.PROT_READ)
+    return np.ndarray(shape, dtype, memory, 0, strides)
 
 
 class Room:
@@ -86,6 +103,7 @@ class Step(NamedTuple):
     w: int
     y: int
     panels: int = 0
+    sums: Any = None  # of a bias: an array of the numbers of its elements, from 1 on, and zeros
 
 
 class Program:
@@ -95,6 +113,10 @@ class Program:
     ----------
     words : array of int64
         What compiled code reads; see `compiled.program`.
+    takes_bias : bool
+        Whether it adds a bias, if a run has one.
+    is_alone : bool
+        Whether it runs on one thread.
     """
 
     def __init__(self, steps: Sequence[Step], room: Room, arrays: Sequence[Any]) -> None:
@@ -107,14 +129,50 @@ class Program:
         """
         self._steps = steps  # they own the memory that words point to
         scratch = max(0 if isinstance(s.launch, np.ndarray) else s.launch.bytes for s in steps)
-        words = [room.size, room.size + scratch, len(steps)]
-        for launch, *operands in steps:
+        words = list[int]()
+        self._tables = list[np.ndarray[Any, Any]]()
+        for launch, *operands, sums in steps:
             if isinstance(launch, np.ndarray):
                 words += launch.ctypes.data, 0, 0, launch.nbytes
             else:
                 words += launch.words
+            words.append(self._sums(sums, room))
             words += [word for address in operands for word in _placed(address, arrays)]
-        self.words = np.array(words, np.int64)
+        header = [room.size, room.size + scratch, len(steps)]
+        self.words = np.array(header + words, np.int64)
+        self.takes_bias = any(step.sums is not None for step in steps)
+        self.is_alone = max(words[THREADS::STEP]) <= 1
+
+    @property
+    def address(self) -> int:
+        """That of the words."""
+        return int(self.words.ctypes.data)
+
+    def _sums(self, sums: Any, room: Room) -> int:
+        """The word of initial sums.
+
+        Raises
+        ------
+        ValueError
+            They have too many runs.
+        """
+        if sums is None:
+            return NO_SUMS
+        if np.array_equal(sums, np.arange(1, len(sums) + 1)):
+            return BIAS_ITSELF
+        numbers = np.concatenate([[0], sums, [0]]).astype(np.int64)
+        follows = (np.diff(numbers) == 1) & (numbers[:-1] > 0)  # the one before, in the bias too
+        first = np.flatnonzero((numbers[1:-1] > 0) & ~follows[:-1])
+        last = np.flatnonzero((numbers[1:-1] > 0) & ~follows[1:])
+        if len(first) > MOST_RUNS:
+            raise ValueError("initial sums are spread over a panel")
+        size, room.end = sums.itemsize, room.size  # behind what other steps have there
+        offset = room.take(sums.nbytes) - ROOM_ADDRESS
+        table = [offset, sums.nbytes, len(first)]
+        for begin, end in zip(first, last, strict=True):
+            table += [begin * size, int(sums[begin] - 1) * size, (end + 1 - begin) * size]
+        self._tables.append(np.array(table, np.int64))
+        return int(self._tables[-1].ctypes.data)
 
 
 def _placed(address: int, arrays: Sequence[Any]) -> tuple[int, int]:
@@ -128,3 +186,24 @@ def _placed(address: int, arrays: Sequence[Any]) -> tuple[int, int]:
         if 0 <= offset < array.nbytes:
             return place, offset
     raise ValueError("a step reads or writes an array that is none of those of the program")
+
+
+class Runner:
+    """Runs programs of one thread from Python.
+
+    Raises
+    ------
+    CompilationError
+        This thread must not compile; see `preparation`.
+    """
+
+    def __init__(self) -> None:
+        self._blocks = np.zeros(64, np.int64)  # a block of each size that no run uses
+        self._run = python_code(".runtime.compiled.program:make_run")
+        self._place = int(self._blocks.ctypes.data)
+
+    def __call__(self, program: int, x: int, w: int, bias: int, y: int) -> bool:
+        """Run the program whose words are at this address on arrays at others, without the GIL; a
+        bias at 0 is none. False if there is no memory for it.
+        """
+        return bool(self._run(self._place, program, x, w, bias, y, 0))

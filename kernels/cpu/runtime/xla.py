@@ -19,7 +19,6 @@ from implicit_conv.kernels.cpu.runtime.program import Program
 STATE_OF = -0x1C0DE  # as the first word of a frame, where XLA has a size
 # Words of the state. Those from BLOCKS on hold unused blocks of memory, one for each size.
 MINOR, TEAM, TABLE, UNKNOWN_MESSAGE, MISMATCH_MESSAGE, MEMORY_MESSAGE, BLOCKS = range(7)
-LARGEST_KEPT = 25  # the exponent of the largest block that is kept, 32 MiB
 # Words of a record: the address of its program, then what each buffer of a call must be.
 PROGRAM = 0
 DTYPE, RANK, SHAPE = range(3)

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from implicit_conv.kernels.cpu.emit import memory
-from implicit_conv.kernels.cpu.runtime.compiled.entry import start
+from implicit_conv.kernels.cpu.emit import atomic, memory
+from implicit_conv.kernels.cpu.emit.internals import types
+from implicit_conv.kernels.cpu.runtime.call import BIAS
+from implicit_conv.kernels.cpu.runtime.compiled.entry import run_counted, start
+from implicit_conv.kernels.cpu.runtime.compiled.source import INT, Source, for_python
 from implicit_conv.kernels.cpu.runtime.compiled.team import launch
+from implicit_conv.kernels.cpu.runtime.layout import LINE
 from implicit_conv.kernels.cpu.runtime.program import (
+    BIAS_ITSELF,
     BLOB,
+    BLOCK_BYTES,
     ENTRY,
     HEADER,
+    LARGEST_KEPT,
     NOTHING,
     OPERANDS,
     ROOM,
     ROOM_BYTES,
+    RUN,
+    RUNS,
     SCRATCH_BYTES,
     STEP,
     STEPS,
+    SUMS,
+    SUMS_BYTES,
+    SUMS_OFFSET,
+    TABLE_HEADER,
     THREADS,
     W,
     X,
@@ -24,6 +37,9 @@ from implicit_conv.kernels.cpu.runtime.program import (
 
 WORD = 8  # bytes
 
+_malloc = types.ExternalFunction("malloc", types.int64(types.int64))
+_free = types.ExternalFunction("free", types.int64(types.int64))  # whose result is void
+
 
 def operand(step: int, number: int, places: int) -> int:
     """The address that an operand of a step has in this run."""
@@ -31,23 +47,47 @@ def operand(step: int, number: int, places: int) -> int:
     return memory.read(places + WORD * memory.read(at)) + memory.read(at + WORD)
 
 
-def run_step(step: int, places: int, scratch: int, team: int) -> None:
+def initial_sums(sums: int, bias: int, room: int) -> int:
+    """The address of the initial sums of a step; 0 if it has none."""
+    if bias == 0 or sums <= BIAS_ITSELF:
+        return bias * sums
+    to = room + memory.read(sums + WORD * SUMS_OFFSET)
+    memory.zero(to, memory.read(sums + WORD * SUMS_BYTES))
+    run = sums + WORD * TABLE_HEADER
+    for _ in range(memory.read(sums + WORD * RUNS)):
+        begin, origin = memory.read(run), memory.read(run + WORD)
+        memory.copy(to + begin, bias + origin, memory.read(run + 2 * WORD))
+        run += WORD * RUN
+    return to
+
+
+def run_step(step: int, places: int, bias: int, scratch: int, team: int) -> None:
     """Run one step; its scratch memory begins at `scratch`."""
     blob, entry = memory.read(step + WORD * BLOB), memory.read(step + WORD * ENTRY)
-    size = memory.read(step + WORD * SCRATCH_BYTES)
+    size, threads = (
+        memory.read(step + WORD * SCRATCH_BYTES),
+        memory.read(step + WORD * THREADS),
+    )
     x, w = operand(step, 0, places), operand(step, 1, places)
     y, panels = operand(step, 2, places), operand(step, 3, places)
     if entry == 0:
         memory.copy(y, blob, size)
-    elif memory.read(step + WORD * THREADS) == 1:
-        start(blob, scratch, x, w, y, panels, entry)
+        return
+    start(blob, scratch, x, w, y, panels, 0)
+    filled = scratch + size
+    sums = initial_sums(memory.read(step + WORD * SUMS), bias, memory.read(places + WORD * ROOM))
+    if sums != 0:
+        memory.write(filled + WORD * BIAS, sums)
+    if threads == 1:
+        run_counted(entry, filled, 0)
     else:
-        start(blob, scratch, x, w, y, panels, 0)
-        launch(team, entry, scratch + size, memory.read(step + WORD * THREADS))
+        launch(team, entry, filled, threads)
 
 
-def run_program(program: int, x: int, w: int, y: int, block: int, team: int) -> None:
-    """Run all steps on x, w and y. `block` has BLOCK_BYTES, and begins on a cache line."""
+def run_program(program: int, x: int, w: int, bias: int, y: int, block: int, team: int) -> None:
+    """Run all steps on x, w, the bias, which is 0 if there is none, and y. `block` has BLOCK_BYTES,
+    and begins on a cache line.
+    """
     places = memory.stack(64)
     memory.write(places + WORD * NOTHING, 0)
     memory.write(places + WORD * X, x)
@@ -57,5 +97,38 @@ def run_program(program: int, x: int, w: int, y: int, block: int, team: int) -> 
     scratch = block + memory.read(program + WORD * ROOM_BYTES)
     step = program + WORD * HEADER
     for _ in range(memory.read(program + WORD * STEPS)):
-        run_step(step, places, scratch, team)
+        run_step(step, places, bias, scratch, team)
         step += WORD * STEP
+
+
+def size_class(size: int) -> int:
+    """The number of the smallest power of two that is no smaller."""
+    found = 12
+    while 1 << found < size:
+        found += 1
+    return found
+
+
+def run_in_block(blocks: int, program: int, x: int, w: int, bias: int, y: int, team: int) -> bool:
+    """Run a program; False if there is no memory for it.
+
+    A block of each size is kept at `blocks`: fresh memory would cost a page fault per 4 KiB in
+    every call.
+    """
+    number = size_class(memory.read(program + WORD * BLOCK_BYTES) + LINE)
+    slot = blocks + WORD * number
+    block = atomic.exchange(slot, 0)
+    if block == 0:
+        block = _malloc(1 << number)
+        if block == 0:
+            return False
+    aligned = (block + LINE - 1) // LINE * LINE
+    run_program(program, x, w, bias, y, aligned, team)
+    if number > LARGEST_KEPT or not atomic.swap(slot, 0, block):
+        _free(block)
+    return True
+
+
+def make_run() -> Source:
+    """run(blocks, program, x, w, bias, y, team): see `run_in_block`."""
+    return for_python(INT(*[INT] * 7), run_in_block)

@@ -9,18 +9,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from implicit_conv.kernels.cpu.emit import atomic, memory
+from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.emit.internals import intrinsic, ir, types
 from implicit_conv.kernels.cpu.emit.vector import I64, Intrinsic, Values
-from implicit_conv.kernels.cpu.runtime.compiled.program import run_program
+from implicit_conv.kernels.cpu.runtime.compiled.program import run_in_block
 from implicit_conv.kernels.cpu.runtime.compiled.source import Source, of_function
-from implicit_conv.kernels.cpu.runtime.layout import LINE
-from implicit_conv.kernels.cpu.runtime.program import BLOCK_BYTES
 from implicit_conv.kernels.cpu.runtime.xla import (
     BLOCKS,
     BUFFER_WORDS,
     DTYPE,
-    LARGEST_KEPT,
     MEMORY_MESSAGE,
     MINOR,
     MISMATCH_MESSAGE,
@@ -45,9 +42,6 @@ CREATE_ERROR = 48  # of the API
 IS_METADATA, EXECUTE, S64 = 1, 3, 5  # values of its enumerations
 INVALID_ARGUMENT, RESOURCE_EXHAUSTED, NOT_FOUND = 3, 8, 5  # codes of errors
 ERROR_BYTES = 28  # of XLA_FFI_Error_Create_Args
-
-_malloc = types.ExternalFunction("malloc", types.int64(types.int64))
-_free = types.ExternalFunction("free", types.int64(types.int64))  # whose result is void
 
 
 @intrinsic
@@ -115,33 +109,6 @@ def is_like(buffer: int, wanted: int) -> bool:
     return True
 
 
-def size_class(size: int) -> int:
-    """The number of the smallest power of two that is no smaller."""
-    found = 12
-    while 1 << found < size:
-        found += 1
-    return found
-
-
-def run_in_block(state: int, program: int, x: int, w: int, y: int) -> bool:
-    """Run a program; False if there is no memory for it.
-
-    A block of each size is kept: fresh memory would cost a page fault per 4 KiB in every call.
-    """
-    number = size_class(memory.read(program + WORD * BLOCK_BYTES) + LINE)
-    slot = state + WORD * (BLOCKS + number)
-    block = atomic.exchange(slot, 0)
-    if block == 0:
-        block = _malloc(1 << number)
-        if block == 0:
-            return False
-    aligned = (block + LINE - 1) // LINE * LINE
-    run_program(program, x, w, y, aligned, memory.read(state + WORD * TEAM))
-    if number > LARGEST_KEPT or not atomic.swap(slot, 0, block):
-        _free(block)
-    return True
-
-
 def run_frame(frame: int, state: int) -> int:
     """Run the program that a frame asks for, if its buffers are what that is for."""
     args, rets, attrs = frame + ARGS, frame + RETS, frame + ATTRS
@@ -163,7 +130,8 @@ def run_frame(frame: int, state: int) -> int:
         return error(frame, mismatch, INVALID_ARGUMENT)
     x, w = memory.read(x + BUFFER_DATA), memory.read(w + BUFFER_DATA)
     y = memory.read(y + BUFFER_DATA)
-    if not run_in_block(state, memory.read(record + WORD * PROGRAM), x, w, y):
+    program, team = memory.read(record + WORD * PROGRAM), memory.read(state + WORD * TEAM)
+    if not run_in_block(state + WORD * BLOCKS, program, x, w, 0, y, team):
         return error(frame, memory.read(state + WORD * MEMORY_MESSAGE), RESOURCE_EXHAUSTED)
     return 0
 
