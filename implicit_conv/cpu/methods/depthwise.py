@@ -66,6 +66,7 @@ FAR_TAPS = 1.35  # slowdown of each tap of x that is read in place, if taps shar
 # no prefetcher expects it.
 PIECE_CYCLES, PIECE_BYTES = 45, 1024
 BUFFER_CYCLES = 0.45  # cycles per element of a channels-last buffer: to copy and to read it
+COPIED_CYCLES = 16  # fixed cycles to copy the channels of a pixel
 CALL_CYCLES = 30  # fixed cycles per call of a microkernel of few sums
 SWAP_CYCLES = 0.6  # cycles per element that is transposed into or out of a buffer
 VECTOR_CYCLES = 10  # fixed cycles per vector of channels: loop ends
@@ -389,7 +390,7 @@ def copy_cycles(problem: Problem, g: Geometry) -> float:
     """Cycles to copy a tile to a channels-last buffer, and in NCHW to transpose its sums back."""
     elements = buffer_bytes(g, problem.itemsize) / problem.itemsize
     if problem.channels_last:
-        return elements * BUFFER_CYCLES
+        return elements * BUFFER_CYCLES + elements / g.tile_c * COPIED_CYCLES
     return (elements + g.tile_n * g.tile_p * g.tile_q * min(g.tile_k, g.K)) * SWAP_CYCLES
 
 
