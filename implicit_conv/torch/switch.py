@@ -17,6 +17,7 @@ import torch
 
 from implicit_conv.operators.preparation import checkpoint, prepare
 from implicit_conv.operators.threads import use_team
+from implicit_conv.torch.allocator import keep_freed_memory
 from implicit_conv.torch.openmp import torch_team
 from implicit_conv.torch.packed import FILTERS
 
@@ -102,6 +103,7 @@ class Switch:
 
     def _lend(self, borrower: Any) -> None:
         checkpoint()
+        keep_freed_memory()
         if self._registered is None:
             use_team(torch_team())
         self._borrowers.add(borrower)
@@ -135,6 +137,7 @@ class Switch:
         """Have settings in force; None gives torch its own kernels back."""
         self.precision, self.choose = DEFAULTS if settings is None else settings[1:]
         if settings is not None:
+            keep_freed_memory()
             if self._registered is None:
                 team = torch_team()
                 self._registered = Registered(self._kernels)
