@@ -15,6 +15,7 @@ from implicit_conv.torch.measured import SIZES, Times  # noqa: E402
 
 F = torch.nn.functional
 W = torch.randn(6, 4, 3, 3)
+ONE = torch.ones(1)
 OURS, TORCHS = Times(1e-3, 2e-3), Times(2e-3, 1e-3)
 
 
@@ -36,7 +37,7 @@ def measures(monkeypatch):
     calls = []
 
     def use(result):
-        def measure(self, ours, theirs):
+        def measure(self, own, ours, theirs):
             calls.append((ours(), theirs()))
             return result(len(calls)), True
 
@@ -171,7 +172,7 @@ def test_what_is_measured(choices, tmp_path):
         def run():
             counts[place] += 1
             time.sleep(seconds)
-            return ()
+            return torch.ones(2)
 
         return run
 
@@ -186,13 +187,36 @@ def test_what_is_measured(choices, tmp_path):
     assert measured.ours_is_faster(choices.times("kind", "other", call(0, 0), error))
 
 
+@pytest.mark.parametrize("as_gradient", [False, True])
+def test_results_that_differ_leave_ours(as_gradient, choices, caplog):
+    """However slow: one of both is wrong, and torch's known faults are such."""
+
+    def ours():
+        time.sleep(0.01)
+        return torch.ones(4)
+
+    for number, (theirs, runs) in enumerate(
+        [(torch.full((4,), 1.001), False), (torch.tensor([1.0, 1.0, 1.0, -1.0]), True)]
+    ):
+        other = (None, theirs, None) if as_gradient else theirs
+        found = choices.times("kind", number, ours, lambda other=other: other)
+        assert measured.ours_is_faster(found) == runs
+        assert ("differs from ours" in caplog.text) == runs
+
+
+def test_infinities_do_not_tell_who_is_right(choices):
+    infinite = torch.tensor([torch.inf, 1.0])
+    found = choices.times("kind", 1, lambda: infinite.sum() * infinite, lambda: infinite)
+    assert found.theirs < 1
+
+
 def test_a_close_race_is_bounded_and_an_open_one_is_not_kept_on_disk(
     choices, monkeypatch, tmp_path
 ):
     seconds = iter([1.0, 1.1, 1.1, 1.0] * 10)
-    monkeypatch.setattr(measured, "_seconds", lambda call: call() or next(seconds))
+    monkeypatch.setattr(measured, "_seconds", lambda call: (call(), next(seconds))[1])
     calls = []
-    found = choices.times("kind", "size", lambda: calls.append(1) or (), lambda: None)
+    found = choices.times("kind", "size", lambda: calls.append(1) or ONE, lambda: ONE)
     assert len(calls) == 1 + measured.ROUNDS and found == (1.0, 1.0)
     assert not list(tmp_path.iterdir())
     assert choices.times("kind", "size", None, None) == found  # in this process
@@ -201,7 +225,7 @@ def test_a_close_race_is_bounded_and_an_open_one_is_not_kept_on_disk(
 def test_a_long_race_ends_after_a_pair(choices, monkeypatch):
     monkeypatch.setattr(measured, "SECONDS", 0.001)
     calls = []
-    choices.times("kind", "size", lambda: calls.append(time.sleep(0.01)) or (), lambda: None)
+    choices.times("kind", "size", lambda: calls.append(time.sleep(0.01)) or ONE, lambda: ONE)
     assert len(calls) == 2
 
 
