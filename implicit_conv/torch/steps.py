@@ -189,11 +189,21 @@ class Step:
         """The result, a new tensor; None if elements have no memory, or are not aligned in memory
         that is not torch's own. `packed` is the filter b as a packed one, if there is one. This
         frame holds it until the kernel, which reads it by its address, has returned.
+
+        Raises
+        ------
+        RuntimeError
+            The bias has no memory.
         """
         of_a, of_b, size = storage_address(a), storage_address(b), self._size
         if not (of_a and of_b) or of_a % size or of_b % size:
             LOG.debug(REFUSAL, "a tensor has no memory, or its elements are not aligned")
             return None
+        if bias is not None and not storage_address(bias):  # torch's kernel would read it
+            raise RuntimeError(
+                f"the data of the bias is not allocated: its storage of {len(bias)} elements was "
+                "freed; resize it and write the elements before this call"
+            )
         of_a, of_b = of_a + a.storage_offset() * size, of_b + b.storage_offset() * size
         y = torch.empty_strided(self._shape, self._strides, dtype=self._dtype, device=CPU)
         if packed is None and self._ran:
