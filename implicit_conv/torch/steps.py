@@ -124,6 +124,8 @@ class Step:
     y : View
     adds : bool
         Whether calls add a residual with the strides of y.
+    seen : tuple of int
+        What `Front` remembers of its last call that Python saw.
     """
 
     adds = False
@@ -140,7 +142,7 @@ class Step:
         """
         self.plan, self._a, self._b, self.y, self._dtype = plan, a, b, y, dtype
         self._biased, self._size, self._ran = biased, dtype.itemsize, False
-        self._shape, self._strides = y.shape, y.strides
+        self._shape, self._strides, self.seen = y.shape, y.strides, (0, 0)
         self._call = self._bound(b.planned_strides)
 
     def _bound(self, strides: tuple[int, ...] | None) -> Any:
@@ -221,6 +223,16 @@ class Step:
             filters = self._b.array(b) if operand is None else operand
             call(self._a.array(a), filters, sums, self.y.array(y))
         return y
+
+    @property
+    def is_program(self) -> bool:
+        """Whether calls with plain filters, of which there was one, run a program."""
+        return bool(self.__dict__.get("program"))
+
+    @property
+    def known_call(self) -> tuple[Any, tuple[Any, ...], int]:
+        """The program, the arguments of a new result, and the bytes of an element."""
+        return self._program, (self._shape, self._strides, self._dtype), self._size
 
     @cached_property
     def program(self) -> int:
