@@ -170,29 +170,37 @@ def test_convolutions_of_scripts_that_were_traced(seen):
 @contextlib.contextmanager
 def threads():
     torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(1)
 
 
 @contextlib.contextmanager
 def deterministic():
     torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 @contextlib.contextmanager
 def without_onednn():
     torch._C._set_mkldnn_enabled(False)
-    yield
-    torch._C._set_mkldnn_enabled(True)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(True)
 
 
 @contextlib.contextmanager
 def setting():
     implicit_conv.config(subnormals="flush")
-    yield
-    implicit_conv.config(subnormals=None)
+    try:
+        yield
+    finally:
+        implicit_conv.config(subnormals=None)
 
 
 @contextlib.contextmanager
@@ -208,9 +216,11 @@ def block_of_another_thread():
     thread = threading.Thread(target=block)
     thread.start()
     begun.wait()
-    yield
-    ended.set()
-    thread.join()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 CONDITIONS = {
@@ -268,7 +278,7 @@ def test_packed_filters_are_used(seen, monkeypatch):
     assert seen and all(step.packed_call for step in seen)
 
 
-def test_elements_that_are_not_aligned():
+def test_elements_that_are_not_aligned(seen):
     memory = bytearray(4 * X.numel() + 8)
     with door.enable(choose="always"):
         known(X, W, BIAS)
@@ -276,7 +286,9 @@ def test_elements_that_are_not_aligned():
             x = torch.frombuffer(memory, dtype=torch.float32, count=X.numel(), offset=shift)
             x = x.view(X.shape)
             x.copy_(X)
+            seen.clear()
             assert_close(F.conv2d(x, W, BIAS), exact(F.conv2d, X, W, BIAS))
+            assert len(seen) == 1
 
 
 def test_memory_that_was_freed_is_the_error_of_torch(seen, capfd):
@@ -394,16 +406,18 @@ def test_a_hash_is_not_enough(seen):
 
 def test_many_calls(monkeypatch, seen):
     """Entries of one place are told apart; those that are too many go, and come again."""
-    sizes = range(3, 43)
+    sizes = range(3, 203)
     with door.enable(choose="always"):
-        for limit in (100, 30):
-            cache.clear()
+        for limit in (torch_calls.MOST_ENTRIES, 30):
             monkeypatch.setattr(torch_calls, "MOST_ENTRIES", limit)
+            cache.clear()
             for _ in range(UNTIL_KNOWN + 1):
+                seen.clear()
                 for size in sizes:
                     x = torch.ones(1, 1, 3, size)
                     assert F.conv2d(x, W[:1, :1]).shape == (1, 1, 1, size - 2)
                 assert len(FRONT) <= limit
+            assert bool(seen) is (limit < len(sizes))
 
 
 def test_threads_at_once():
@@ -442,12 +456,17 @@ def test_memory_does_not_grow(seen):
             objects = (entry, *entry, *entry[1], X, W, BIAS, implicit_conv.settings.current())
             return [sys.getrefcount(each) for each in objects]
 
+        def of_constants():
+            return [sys.getrefcount(each) for each in (None, True, False, "config")]
+
         seen.clear()
         for _ in range(1000):
             call()
+        constants = of_constants()
         before, peak = references(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         for _ in range(20_000):
             call()
         assert references() == before
+        assert all(abs(a - b) < 5000 for a, b in zip(of_constants(), constants, strict=True))
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 2000  # KiB
     assert not seen
