@@ -53,9 +53,9 @@ class Front:
         """Have calls like this one, which ran the program of a step that is kept under `key`, run
         without Python: from the second such call on, since settings may be those of one block.
         """
-        config, generation = current(), self._calls.generation
-        if step.seen != (seen := (id(generation), id(config))):
-            step.seen = seen
+        config = current()
+        if step.seen != id(config):
+            step.seen = id(config)
             return
         bias = arguments[3]
         if config.key != key[-1][0] or step.packed_call is not None:

@@ -124,8 +124,8 @@ class Step:
     y : View
     adds : bool
         Whether calls add a residual with the strides of y.
-    seen : tuple of int
-        What `Front` remembers of its last call that Python saw.
+    seen : int
+        The address of the settings of the last call that `Front` was told of.
     """
 
     adds = False
@@ -142,7 +142,7 @@ class Step:
         """
         self.plan, self._a, self._b, self.y, self._dtype = plan, a, b, y, dtype
         self._biased, self._size, self._ran = biased, dtype.itemsize, False
-        self._shape, self._strides, self.seen = y.shape, y.strides, (0, 0)
+        self._shape, self._strides, self.seen = y.shape, y.strides, 0
         self._call = self._bound(b.planned_strides)
 
     def _bound(self, strides: tuple[int, ...] | None) -> Any:

@@ -3,9 +3,12 @@ under the same conditions.
 """
 
 import contextlib
+import gc
 import resource
 import sys
 import threading
+import time
+import weakref
 
 import pytest
 
@@ -445,6 +448,30 @@ def test_threads_at_once():
         done.set()
         clearing.join()
     assert not wrong
+
+
+def test_an_entry_lives_as_long_as_its_runs(monkeypatch):
+    monkeypatch.setattr("implicit_conv.torch.steps.COMPARED_PER_CYCLE", 1e-9)  # nothing is packed
+    x, w = torch.randn(1, 64, 300, 300), torch.randn(64, 64, 3, 3)
+
+    def outlives_its_entry():
+        """Whether the step of a run under way is alive once the cache is empty."""
+        known(x, w)
+        (entry,) = FRONT._calls._entries.values()
+        step = weakref.ref(entry[2][0])
+        del entry
+        thread = threading.Thread(target=F.conv2d, args=(x, w))
+        thread.start()
+        time.sleep(0.01)
+        cache.clear()
+        lives = step() is not None
+        thread.join()
+        gc.collect()
+        assert step() is None
+        return lives
+
+    with torch.no_grad(), door.enable(choose="always"):
+        assert any(outlives_its_entry() for _ in range(10))  # a thread may begin too late
 
 
 def test_memory_does_not_grow(seen):

@@ -90,8 +90,6 @@ class TorchCalls:
     describe : builtin function
         The words of such a call after those of the state, as bytes; none if it cannot be told
         apart from all others.
-    generation : object
-        Another one whenever all entries were dropped.
     """
 
     def __init__(
@@ -111,7 +109,7 @@ class TorchCalls:
         self._state[: len(words)] = words
         self._places = np.zeros((PLACES, 2), np.int64)
         self._state[TABLE] = self._places.ctypes.data
-        self._entries, self.generation = dict[tuple[int, ...], Any](), object()
+        self._entries = dict[tuple[int, ...], Any]()
         self._lock = threading.Lock()
         self.function: Callable[..., Any] = builtin(
             ".runtime.compiled.torch_calls:make_convolution", self._state
@@ -166,7 +164,6 @@ class TorchCalls:
     def _drop(self) -> None:
         self._places[:, 1] = 0
         self._entries.clear()  # a run under way holds the owner of its entry
-        self.generation = object()
 
     def renew_lock(self) -> None:
         """Forget a lock that another thread may hold, which a forked child does not have."""
