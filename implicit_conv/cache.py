@@ -129,6 +129,8 @@ def keep_call(calls: dict[object, Any], key: object, call: object) -> None:
     calls[key] = call
 
 
+# Tables in which compiled code looks up calls, before Python would look into CALLS.
+TABLES: list[Any] = []
 PLAN_CALLS_KEPT = 4  # repeated calls of a plan, which tries one after another
 
 
@@ -148,3 +150,5 @@ def clear() -> None:
     KINDS.clear()
     ENGINES.clear()
     SIZES.clear()
+    for table in TABLES:
+        table.clear()

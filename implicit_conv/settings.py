@@ -223,6 +223,14 @@ def current() -> Config:
     return (_block() or _shared()).config
 
 
+def process_settings() -> tuple[list[_Scope], ContextVar[_Scope | None]]:
+    """What `current` reads in most calls, for compiled code: while the list has one scope, and the
+    variable is None, `config` of that scope is in force in this thread or task.
+    """
+    _process()
+    return _open, _own
+
+
 @contextmanager
 def local(*, num_threads: int) -> Iterator[None]:
     """A block whose number of threads other threads of the process do not see."""

@@ -9,13 +9,17 @@ from typing import Any, TypeAlias
 from implicit_conv.arrays.arrays import Array, Binding, numpy_dtype
 from implicit_conv.errors import PlanError
 from implicit_conv.kernels.cpu.runtime.program import Program, Room, Runner, Step, reserved
+from implicit_conv.kernels.cpu.runtime.torch_calls import FUNCTIONS as TORCH_FUNCTIONS
+from implicit_conv.kernels.cpu.runtime.torch_calls import TorchCalls
 from implicit_conv.kernels.cpu.runtime.xla import Buffer, Target
 from implicit_conv.operators.plan import Plan
 from implicit_conv.operators.preparation import prepare
 
 Views: TypeAlias = tuple[Array, Array, Array]
 __all__ = [
+    "TORCH_FUNCTIONS",
     "Buffer",
+    "TorchCalls",
     "Views",
     "bound_program",
     "buffer_array",

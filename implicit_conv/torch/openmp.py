@@ -47,20 +47,27 @@ def _symbols() -> tuple[int, int] | None:
     """The addresses of SYMBOLS in the library that torch calls; None if there is none, or if
     another one that was loaded before, such as by LD_PRELOAD, may stand in its place.
     """
+    library = library_of_torch()  # and what it depends on
+    if library is None:
+        return None
+    everything = ctypes.CDLL(None)  # what the process, and so torch, finds first
+    found = [_addresses(place) for place in (library, everything)]
+    if found[0] is None or (found[1] is not None and found[0] != found[1]):
+        return None
+    return found[0]
+
+
+def library_of_torch() -> ctypes.CDLL | None:
+    """torch's library for the CPU, as this process has mapped it; None where that is not told."""
+    if sys.platform != "linux":
+        return None
     path = next((path for _, _, path in _maps() if Path(path).name == "libtorch_cpu.so"), None)
     if path is None:
         return None
     try:
-        places = [
-            ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW),  # and what it depends on
-            ctypes.CDLL(None),  # what the process, and so torch, finds first
-        ]
+        return ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     except OSError:
         return None
-    found = [_addresses(place) for place in places]
-    if found[0] is None or (found[1] is not None and found[0] != found[1]):
-        return None
-    return found[0]
 
 
 def _addresses(library: ctypes.CDLL) -> tuple[int, int] | None:

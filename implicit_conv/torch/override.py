@@ -10,6 +10,7 @@ import torch
 from implicit_conv.cache import CALLS, older_call
 from implicit_conv.settings import current
 from implicit_conv.torch.first_calls import REFUSED, first_backward, first_forward
+from implicit_conv.torch.front import make_front
 from implicit_conv.torch.packed import FILTERS
 from implicit_conv.torch.steps import Window
 from implicit_conv.torch.switch import Enabled, Settings, Suspended, Switch
@@ -61,7 +62,11 @@ def _convolution(
 
         step = first_forward(key, x, w, bias, window, theirs, by_time=by_time())
     y = None if step is REFUSED else step(x, w, bias, FILTERS.packed(step, w))
-    return torchs_convolution(keys, x, w, bias, sizes) if y is None else y
+    if y is None:
+        return torchs_convolution(keys, x, w, bias, sizes)
+    if FRONT is not None and step.is_program:
+        FRONT.keep(key, step, (keys, x, w, bias, *sizes))
+    return y
 
 
 def torchs_convolution(keys: Any, x: Any, w: Any, bias: Any, sizes: Sequence[Any]) -> Any:
@@ -157,11 +162,13 @@ def suspended() -> Suspended:
     return Suspended(SWITCH)
 
 
+FRONT = make_front(_convolution)
+_FORWARD = _convolution if FRONT is None else FRONT.function
 KERNELS: dict[str, Any] = {
-    "convolution": _convolution,
-    "_convolution": _convolution,
+    "convolution": _FORWARD,
+    "_convolution": _FORWARD,
     "convolution_backward": _backward,
 }
-for _kernel in set(KERNELS.values()):
+for _kernel in (_convolution, _backward):
     _hide_from_dynamo(_kernel)
-SWITCH = Switch(KERNELS)
+SWITCH = Switch(KERNELS, None if FRONT is None else FRONT.follow)

@@ -124,6 +124,8 @@ class Step:
     y : View
     adds : bool
         Whether calls add a residual with the strides of y.
+    seen : int
+        The address of the settings of the last call that `Front` was told of.
     """
 
     adds = False
@@ -140,7 +142,7 @@ class Step:
         """
         self.plan, self._a, self._b, self.y, self._dtype = plan, a, b, y, dtype
         self._biased, self._size, self._ran = biased, dtype.itemsize, False
-        self._shape, self._strides = y.shape, y.strides
+        self._shape, self._strides, self.seen = y.shape, y.strides, 0
         self._call = self._bound(b.planned_strides)
 
     def _bound(self, strides: tuple[int, ...] | None) -> Any:
@@ -189,11 +191,21 @@ class Step:
         """The result, a new tensor; None if elements have no memory, or are not aligned in memory
         that is not torch's own. `packed` is the filter b as a packed one, if there is one. This
         frame holds it until the kernel, which reads it by its address, has returned.
+
+        Raises
+        ------
+        RuntimeError
+            The bias has no memory.
         """
         of_a, of_b, size = storage_address(a), storage_address(b), self._size
         if not (of_a and of_b) or of_a % size or of_b % size:
             LOG.debug(REFUSAL, "a tensor has no memory, or its elements are not aligned")
             return None
+        if bias is not None and not storage_address(bias):  # torch's kernel would read it
+            raise RuntimeError(
+                f"the data of the bias is not allocated: its storage of {len(bias)} elements was "
+                "freed; resize it and write the elements before this call"
+            )
         of_a, of_b = of_a + a.storage_offset() * size, of_b + b.storage_offset() * size
         y = torch.empty_strided(self._shape, self._strides, dtype=self._dtype, device=CPU)
         if packed is None and self._ran:
@@ -211,6 +223,16 @@ class Step:
             filters = self._b.array(b) if operand is None else operand
             call(self._a.array(a), filters, sums, self.y.array(y))
         return y
+
+    @property
+    def is_program(self) -> bool:
+        """Whether calls with plain filters, of which there was one, run a program."""
+        return bool(self.__dict__.get("program"))
+
+    @property
+    def known_call(self) -> tuple[Any, tuple[Any, ...], int]:
+        """The program, the arguments of a new result, and the bytes of an element."""
+        return self._program, (self._shape, self._strides, self._dtype), self._size
 
     @cached_property
     def program(self) -> int:

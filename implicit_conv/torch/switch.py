@@ -72,9 +72,17 @@ class Switch:
         Those of the settings in force, or else DEFAULTS.
     """
 
-    def __init__(self, kernels: Mapping[str, Callable[..., Any]]) -> None:
-        """`kernels` are those to register, by the names of operators."""
+    def __init__(
+        self,
+        kernels: Mapping[str, Callable[..., Any]],
+        told: Callable[[str, str], None] | None = None,
+    ) -> None:
+        """`kernels` are those to register, by the names of operators; `told` is called with the
+        precision and the choice in force.
+        """
+        self._told = told or (lambda precision, choose: None)
         self.precision, self.choose = DEFAULTS
+        self._told(*DEFAULTS)
         self._kernels, self._claims = kernels, list[Claim]()
         self._registered: Registered | None = None
         self._borrowers = weakref.WeakSet[Any]()  # of torch's threads, without a claim
@@ -136,6 +144,7 @@ class Switch:
     def _follow(self, settings: Settings | None) -> None:
         """Have settings in force; None gives torch its own kernels back."""
         self.precision, self.choose = DEFAULTS if settings is None else settings[1:]
+        self._told(self.precision, self.choose)
         if settings is not None:
             keep_freed_memory()
             if self._registered is None:

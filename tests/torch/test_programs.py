@@ -23,7 +23,7 @@ def one_thread():
 
 
 @pytest.fixture
-def programs(monkeypatch):
+def programs(monkeypatch, seen_calls):
     """The programs that were run."""
     found, run = [], steps.RUN
 

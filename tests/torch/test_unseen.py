@@ -114,3 +114,9 @@ def test_memory_that_was_freed_is_the_error_of_torch(ours):
         for w in (freed, torch.nn.Parameter(freed)):
             with torch.no_grad(), pytest.raises(RuntimeError, match="not allocated"):
                 F.conv2d(X, w)
+        bias = torch.ones(16)
+        bias.untyped_storage().resize_(0)
+        for added in (bias, torch.ones(16), torch.ones(16), bias):  # first and known calls
+            raises = pytest.raises(RuntimeError, match="not allocated")
+            with raises if added is bias else contextlib.nullcontext():
+                F.conv2d(X, W, added)

@@ -231,10 +231,28 @@ def python_code(maker: str, *arguments: Any) -> Callable[..., Any]:
     IMPLICIT_CONV_COMPILER chooses its compiler. CPython calls it by the protocol METH_FASTCALL.
     """
     wanted = code(maker, *arguments)
-    if os.environ.get("IMPLICIT_CONV_COMPILER") == NJIT:
+    if _compiler() == NJIT:
         from implicit_conv.kernels.cpu.runtime.compiled.njit import python_function
 
         return python_function(wanted.make())
-    method = Method(wanted.title.encode(), wanted.address(), METH_FASTCALL, None)
+    return _new(wanted, wanted.address(), None)
+
+
+def builtin(maker: str, owner: object) -> Callable[..., Any]:
+    """A builtin function, of code that takes its owner, the address of its arguments and their
+    number, as METH_FASTCALL says; it returns a new reference, or 0 after an error.
+
+    IMPLICIT_CONV_COMPILER chooses its compiler.
+    """
+    wanted = code(maker)
+    return _new(wanted, wanted.address(_compiler()), owner)
+
+
+def _compiler() -> str:
+    return NJIT if os.environ.get("IMPLICIT_CONV_COMPILER") == NJIT else TRANSLATOR
+
+
+def _new(wanted: Code, address: int, owner: object) -> Callable[..., Any]:
+    method = Method(wanted.title.encode(), address, METH_FASTCALL, None)
     _methods.append(method)
-    return new_function(method, None, None)
+    return new_function(method, None if owner is None else id(owner), None)

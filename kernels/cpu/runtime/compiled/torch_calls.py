@@ -1,0 +1,352 @@
+"""What torch's dispatcher calls for a convolution: known ones run here, others in Python.
+
+All of it runs with the GIL, but for the program itself. Where an object is not what this code
+expects, the function of Python gets the call, and with it all errors. No function of Python is
+called for a known one: Dynamo would trace it, and modes of torch would see what it calls.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from implicit_conv.kernels.cpu.emit import memory
+from implicit_conv.kernels.cpu.emit.internals import intrinsic, ir, types
+from implicit_conv.kernels.cpu.emit.vector import I32, I64, Intrinsic, Values
+from implicit_conv.kernels.cpu.runtime.compiled.program import run_in_block
+from implicit_conv.kernels.cpu.runtime.compiled.source import CALL, INT, Source, of_function
+from implicit_conv.kernels.cpu.runtime.same_arrays import FIELDS
+from implicit_conv.kernels.cpu.runtime.torch_calls import (
+    ARGUMENTS,
+    BLOCKS,
+    CONFIG,
+    CONST_DATA,
+    DATA,
+    DETERMINISTIC,
+    FALSE,
+    GET_DIM,
+    GET_DTYPE,
+    GET_SIZES,
+    GET_STRIDES,
+    GET_THREADS,
+    HANDLE,
+    INTEGER,
+    ITEM_BYTES,
+    KEY,
+    KEY_WORDS,
+    LIST,
+    MKLDNN,
+    MODE,
+    MOST_AXES,
+    MOST_KEY_BYTES,
+    MOST_SIZES,
+    NEW,
+    NONE,
+    OWN_SCOPE,
+    OWNER,
+    PARAMETER,
+    PLACES,
+    PRIME,
+    PROGRAM,
+    PYTHON,
+    SCOPES,
+    SHIFT,
+    STATE_WORDS,
+    TABLE,
+    TENSOR,
+    TRUE,
+)
+
+WORD = 8  # bytes
+LOW_HALF = (1 << 32) - 1  # of a word, which C calls an int
+ARGUMENT_COUNT = 10  # of aten::convolution, with the set of keys
+X, W, BIAS, STRIDE, PADDING, DILATION, TRANSPOSED, ADDED, GROUPS = range(1, 10)
+# Offsets in CPython's objects: the type, the number of a list's items, and their place.
+TYPE, LENGTH, ITEMS = FIELDS.kind, FIELDS.data, FIELDS.data + 8
+
+_call = types.ExternalFunction("PyObject_Call", INT(INT, INT, INT))
+_call_without = types.ExternalFunction("PyObject_CallNoArgs", INT(INT))
+_vectorcall = types.ExternalFunction("PyObject_Vectorcall", INT(INT, INT, INT, INT))
+_attribute = types.ExternalFunction("PyObject_GetAttr", INT(INT, INT))
+_context_value = types.ExternalFunction("PyContextVar_Get", INT(INT, INT, INT))
+_hold = types.ExternalFunction("Py_IncRef", INT(INT))
+_drop = types.ExternalFunction("Py_DecRef", INT(INT))
+_integer = types.ExternalFunction("PyLong_AsLongLong", INT(INT))
+_bytes = types.ExternalFunction("PyBytes_FromStringAndSize", INT(INT, INT))
+_error = types.ExternalFunction("PyErr_Occurred", INT())
+_release = types.ExternalFunction("PyEval_SaveThread", INT())
+_acquire = types.ExternalFunction("PyEval_RestoreThread", INT(INT))
+
+
+@intrinsic
+def _ask(typingctx: Any, function: Any, place: Any) -> Intrinsic:
+    """``int function(void *place)``."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
+        kind = ir.FunctionType(I32, [I64])
+        return builder.sext(
+            builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:]), I64
+        )
+
+    return INT(INT, INT), codegen
+
+
+@intrinsic
+def _ask_of(typingctx: Any, function: Any, handle: Any, place: Any) -> Intrinsic:
+    """``int function(AtenTensorHandle handle, void *place)``."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
+        kind = ir.FunctionType(I32, [I64, I64])
+        return builder.sext(
+            builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:]), I64
+        )
+
+    return INT(INT, INT, INT), codegen
+
+
+def state_word(state: int, number: int) -> int:
+    """One of the words of the state."""
+    return memory.read(state + WORD * number)
+
+
+def told(state: int, function: int, tensor: int) -> int:
+    """The word that a function of torch tells of a tensor, such as an address; -1 if it fails."""
+    place = memory.stack(8)
+    memory.write(place, 0)
+    handle = tensor + state_word(state, HANDLE)
+    if _ask_of(state_word(state, function), handle, place) != 0:
+        return -1
+    return memory.read(place)
+
+
+def is_plain(state: int, tensor: int) -> bool:
+    """Whether an object is a tensor or a parameter, and of no other class."""
+    kind = memory.read(tensor + TYPE)
+    return kind == state_word(state, TENSOR) or kind == state_word(state, PARAMETER)
+
+
+def tensor_words(state: int, tensor: int, at: int) -> int:
+    """Write the words of a tensor; the place after them, 0 if it has none."""
+    if not is_plain(state, tensor):
+        return 0
+    axes = told(state, GET_DIM, tensor)
+    if axes < 1 or axes > MOST_AXES:
+        return 0
+    sizes, strides = told(state, GET_SIZES, tensor), told(state, GET_STRIDES, tensor)
+    dtype = told(state, GET_DTYPE, tensor)
+    if sizes == -1 or strides == -1 or dtype == -1:
+        return 0
+    memory.write(at, axes)
+    memory.write(at + WORD, dtype & LOW_HALF)
+    at += 2 * WORD
+    for axis in range(axes):
+        memory.write(at, memory.read(sizes + WORD * axis))
+        memory.write(at + WORD, memory.read(strides + WORD * axis))
+        at += 2 * WORD
+    return at
+
+
+def integer_word(state: int, value: int, at: int) -> int:
+    """Write an integer; the place after it, 0 if the object is none."""
+    if memory.read(value + TYPE) != state_word(state, INTEGER):
+        return 0
+    found = _integer(value)
+    if found == -1 and _error() != 0:
+        return -1
+    memory.write(at, found)
+    return at + WORD
+
+
+def list_words(state: int, values: int, at: int) -> int:
+    """Write a list of integers; the place after it, 0 if it is none, -1 after an error."""
+    if memory.read(values + TYPE) != state_word(state, LIST):
+        return 0
+    count = memory.read(values + LENGTH)
+    if count > MOST_SIZES:
+        return 0
+    memory.write(at, count)
+    at += WORD
+    items = memory.read(values + ITEMS)
+    for number in range(count):
+        if at > 0:
+            at = integer_word(state, memory.read(items + WORD * number), at)
+    return at
+
+
+def describe(state: int, objects: int, begin: int) -> int:
+    """Write the words of a call; the place after them, 0 if it has none, -1 after an error."""
+    at = tensor_words(state, memory.read(objects + WORD * X), begin)
+    if at == 0:
+        return 0
+    at = tensor_words(state, memory.read(objects + WORD * W), at)
+    if at == 0:
+        return 0
+    bias = memory.read(objects + WORD * BIAS)
+    if bias == state_word(state, NONE):
+        memory.write(at, 0)
+        at += WORD
+    else:
+        at = tensor_words(state, bias, at)
+    for number in range(STRIDE, ADDED + 1):
+        if at > 0 and number != TRANSPOSED:
+            at = list_words(state, memory.read(objects + WORD * number), at)
+    if at <= 0:
+        return at
+    transposed = memory.read(objects + WORD * TRANSPOSED)
+    if transposed == state_word(state, TRUE):
+        memory.write(at, 1)
+    elif transposed == state_word(state, FALSE):
+        memory.write(at, 0)
+    else:
+        return 0
+    return integer_word(state, memory.read(objects + WORD * GROUPS), at + WORD)
+
+
+def flag(state: int, function: int) -> int:
+    """1 or 0, as a function says True or False; -1 if it says neither."""
+    value = _call_without(state_word(state, function))
+    if value == 0:
+        return -1
+    _drop(value)  # True and False live on
+    if value == state_word(state, TRUE):
+        return 1
+    if value == state_word(state, FALSE):
+        return 0
+    return -1
+
+
+def settings_word(state: int) -> int:
+    """The address of the settings in force; 0 where this thread, or any, is in a block."""
+    scopes, place = state_word(state, SCOPES), memory.stack(8)
+    if memory.read(scopes + LENGTH) != 1:
+        return 0
+    memory.write(place, 0)
+    if _context_value(state_word(state, OWN_SCOPE), 0, place) & LOW_HALF != 0:
+        return 0
+    scope = memory.read(place)
+    if scope != 0:
+        _drop(scope)  # the context holds it
+    if scope != state_word(state, NONE):
+        return 0
+    scope = memory.read(memory.read(scopes + ITEMS))
+    config = _attribute(scope, state_word(state, CONFIG))
+    if config != 0:
+        _drop(config)  # the scope holds it
+    return config
+
+
+def write_state(state: int, at: int) -> bool:
+    """Write what calls depend on besides their arguments; False where Python is to see to it."""
+    config, threads = settings_word(state), memory.stack(8)
+    memory.write(threads, 0)
+    if config == 0 or _ask(state_word(state, GET_THREADS), threads) != 0:
+        return False
+    memory.write(at, config)
+    memory.write(at + WORD, memory.read(threads) & LOW_HALF)
+    memory.write(at + 2 * WORD, flag(state, MKLDNN))
+    memory.write(at + 3 * WORD, flag(state, DETERMINISTIC))
+    memory.write(at + 4 * WORD, state_word(state, MODE))
+    return True
+
+
+def entry_of(state: int, key: int, count: int) -> int:
+    """The address of the entry of a key; 0 if there is none."""
+    found = 0
+    for number in range(count):
+        found = (found ^ memory.read(key + WORD * number)) * PRIME
+    table, place = state_word(state, TABLE), (found >> SHIFT) & (PLACES - 1)
+    while True:
+        entry = memory.read(table + 2 * WORD * place + WORD)
+        if entry == 0:
+            return 0
+        if memory.read(table + 2 * WORD * place) == found and is_key(entry, key, count):
+            return entry
+        place = (place + 1) & (PLACES - 1)
+
+
+def is_key(entry: int, key: int, count: int) -> bool:
+    """Whether an entry has just these words as its key."""
+    if memory.read(entry + WORD * KEY_WORDS) != count:
+        return False
+    for number in range(count):
+        if memory.read(entry + WORD * (KEY + number)) != memory.read(key + WORD * number):
+            return False
+    return True
+
+
+def elements(state: int, tensor: int, size: int) -> int:
+    """The address of a tensor's elements, to be read; 0 if there is none, or it is not aligned."""
+    found = told(state, CONST_DATA, tensor)
+    if found == -1 or found & (size - 1) != 0:
+        return 0
+    return found
+
+
+def run_entry(state: int, entry: int, objects: int) -> int:
+    """A new tensor with the result; 0 after an error, or where Python is to see to the call."""
+    size = memory.read(entry + WORD * ITEM_BYTES)
+    x = elements(state, memory.read(objects + WORD * X), size)
+    w = elements(state, memory.read(objects + WORD * W), size)
+    bias, sums = memory.read(objects + WORD * BIAS), 0
+    if bias != state_word(state, NONE):
+        sums = elements(state, bias, size)
+        if sums == 0:
+            return 0
+    if x == 0 or w == 0:
+        return 0
+    program = memory.read(entry + WORD * PROGRAM)
+    y = _call(state_word(state, NEW), memory.read(entry + WORD * ARGUMENTS), 0)
+    if y == 0:
+        return 0
+    to, done = 0, False
+    if memory.read(y + TYPE) == state_word(state, TENSOR):
+        to = told(state, DATA, y)
+    if to > 0:
+        thread = _release()
+        done = run_in_block(state + WORD * BLOCKS, program, x, w, sums, to, 0)
+        _acquire(thread)
+    if done:
+        return y
+    _drop(y)
+    return 0
+
+
+def convolution(owner: int, objects: int, count: int) -> int:
+    """The result of a call, a new reference; 0 after an error."""
+    state, key = memory.read(owner + FIELDS.data), memory.stack(MOST_KEY_BYTES)
+    if count >= ARGUMENT_COUNT and write_state(state, key):
+        end = describe(state, objects, key + WORD * STATE_WORDS)
+        if end > 0:
+            entry = entry_of(state, key, (end - key) // WORD)
+            if entry != 0:
+                held = memory.read(entry + WORD * OWNER)
+                _hold(held)
+                y = run_entry(state, entry, objects)
+                _drop(held)
+                if y != 0:
+                    return y
+    if _error() != 0:
+        return 0
+    return _vectorcall(state_word(state, PYTHON), objects, count, 0)
+
+
+def description(owner: int, objects: int, count: int) -> int:
+    """The words of a call as bytes, of which there are none if it cannot be described."""
+    state, begin = memory.read(owner + FIELDS.data), memory.stack(MOST_KEY_BYTES)
+    end = begin
+    if count >= ARGUMENT_COUNT:
+        end = describe(state, objects, begin)
+    if _error() != 0:
+        return 0
+    if end <= 0:
+        end = begin
+    return _bytes(begin, end - begin)
+
+
+def make_convolution() -> Source:
+    """convolution(keys, x, w, bias, stride, padding, dilation, transposed, added, groups, ...)"""
+    return of_function(CALL, convolution)
+
+
+def make_describe() -> Source:
+    """description(keys, x, w, bias, stride, padding, dilation, transposed, added, groups, ...)"""
+    return of_function(CALL, description)
