@@ -60,7 +60,7 @@ def _convolution(
         def theirs() -> Any:
             return torchs_convolution(keys, x, w, bias, sizes)
 
-        step = first_forward(key, x, w, bias, window, theirs, by_time=by_time())
+        step = first_forward(key, x, w, bias, window, theirs, by_time=by_time(window, key[-1]))
     y = None if step is REFUSED else step(x, w, bias, FILTERS.packed(step, w))
     if y is None:
         return torchs_convolution(keys, x, w, bias, sizes)
@@ -103,7 +103,9 @@ def _backward(keys: Any, dy: Any, x: Any, w: Any, bias_sizes: Any, *sizes: Any) 
     key = ("torch", kinds, shape, window, wanted, _state())
     found = CALLS.get(key) or older_call(key)
     if found is None:
-        found = first_backward(key, dy, x, w, bias_sizes, window, theirs, by_time=by_time())
+        found = first_backward(
+            key, dy, x, w, bias_sizes, window, theirs, by_time=by_time(window, key[-1])
+        )
     if found is REFUSED:
         return theirs()
     of_x, of_w, mask = found
@@ -119,10 +121,10 @@ def _backward(keys: Any, dy: Any, x: Any, w: Any, bias_sizes: Any, *sizes: Any) 
     return dx, dw, db
 
 
-def by_time() -> bool:
+def by_time(window: Window, state: tuple[Any, ...]) -> bool:
     """Whether the faster one of our kernel and torch's is to run."""
-    exact = SWITCH.precision == "strict" or torch.are_deterministic_algorithms_enabled()
-    return SWITCH.choose == "measured" and not exact
+    *_, choose, is_deterministic = state
+    return choose == "measured" and window.precision != "strict" and not is_deterministic
 
 
 def _state() -> tuple[Any, ...]:

@@ -54,7 +54,7 @@ def test_which_threads_run_items(regions):
     with ic.config(num_threads=2):
         ic.conv2d(x, w)
         assert regions == [] and borrowed_name() is None
-        with door.enable():
+        with door.enable(choose="always"):
             assert close(F.conv2d(X, W)) and close(torch.from_numpy(ic.conv2d(x, w)))
             assert regions and borrowed_name().startswith("torch's OpenMP threads, by lib")
             assert borrowed_name() in re.sub(r"\s+", " ", plan.explain())
@@ -67,7 +67,7 @@ def test_which_threads_run_items(regions):
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
 def test_any_number_of_threads_does_all_items(count, regions):
     """Fewer and more threads than the launch may have, which was planned for two."""
-    with door.enable(), ic.config(num_threads=2):
+    with door.enable(choose="always"), ic.config(num_threads=2):
         ic.conv2d(X, W)
         torch.set_num_threads(count)
         for _ in range(20):
@@ -80,7 +80,7 @@ def test_any_number_of_threads_does_all_items(count, regions):
 def test_a_region_inside_a_region(regions):
     """libgomp gives an inner region one thread, which does all the work."""
     results = []
-    with door.enable():
+    with door.enable(choose="always"):
         borrowed = team()
         F.conv2d(X, W)
 
@@ -103,7 +103,7 @@ def test_callers_in_several_threads(regions):
             if not close(F.conv2d(X, W)):
                 wrong.append(1)
 
-    with door.enable():
+    with door.enable(choose="always"):
         threads = [threading.Thread(target=convolve) for _ in range(3)]
         for thread in threads:
             thread.start()
@@ -115,7 +115,7 @@ def test_callers_in_several_threads(regions):
 def test_floating_point_modes_of_the_caller_reach_all_threads():
     tiny = torch.full((8, 32, 64, 64), 1e-39)
     kernel = torch.ones(32, 1, 1, 1)
-    with door.enable():
+    with door.enable(choose="always"):
         for flushes in (True, False, True, False):
             torch.set_flush_denormal(flushes)
             try:
@@ -159,7 +159,7 @@ def test_another_openmp_in_its_place_is_not_used(monkeypatch):
     assert openmp.torch_team() is None
     monkeypatch.setattr(openmp, "_addresses", lambda library: None)
     assert openmp.torch_team() is None
-    with door.enable():
+    with door.enable(choose="always"):
         assert borrowed_name() is None and close(F.conv2d(X, W))
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from typing import Any
 from unittest import mock
 
@@ -164,6 +165,7 @@ class Program:
         expected = _Run(self, torch.float64, is_on=False).results()
         # Filters are packed even where comparing them takes longer than packing saves.
         with mock.patch("implicit_conv.torch.steps.COMPARED_PER_CYCLE", float("inf")):
+            import_module("implicit_conv.torch.op")  # before threads do
             clear_plan_cache()
             door.enable(KEPT, choose="always")
             try:
