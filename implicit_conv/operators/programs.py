@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 
 from implicit_conv.arrays.arrays import Array, Binding, numpy_dtype
 from implicit_conv.errors import PlanError
-from implicit_conv.kernels.cpu.runtime.program import Program, Room, Runner, Step, reserved
+from implicit_conv.kernels.cpu.runtime.program import Program, Room, Step, reserved
+from implicit_conv.kernels.cpu.runtime.runner import Runner
 from implicit_conv.kernels.cpu.runtime.torch_calls import FUNCTIONS as TORCH_FUNCTIONS
 from implicit_conv.kernels.cpu.runtime.torch_calls import TorchCalls
 from implicit_conv.kernels.cpu.runtime.xla import Buffer, Target

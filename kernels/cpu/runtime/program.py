@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from implicit_conv.kernels.cpu.runtime.code import python_code
 from implicit_conv.kernels.cpu.runtime.layout import round_up
 
 if TYPE_CHECKING:
@@ -186,24 +185,3 @@ def _placed(address: int, arrays: Sequence[Any]) -> tuple[int, int]:
         if 0 <= offset < array.nbytes:
             return place, offset
     raise ValueError("a step reads or writes an array that is none of those of the program")
-
-
-class Runner:
-    """Runs programs of one thread from Python.
-
-    Raises
-    ------
-    CompilationError
-        This thread must not compile; see `preparation`.
-    """
-
-    def __init__(self) -> None:
-        self._blocks = np.zeros(64, np.int64)  # a block of each size that no run uses
-        self._run = python_code(".runtime.compiled.program:make_run")
-        self._place = int(self._blocks.ctypes.data)
-
-    def __call__(self, program: int, x: int, w: int, bias: int, y: int) -> bool:
-        """Run the program whose words are at this address on arrays at others, without the GIL; a
-        bias at 0 is none. False if there is no memory for it.
-        """
-        return bool(self._run(self._place, program, x, w, bias, y, 0))
