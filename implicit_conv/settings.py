@@ -226,8 +226,9 @@ def current() -> Config:
 def process_settings() -> tuple[list[_Scope], ContextVar[_Scope | None]]:
     """What `current` reads in most calls, for compiled code: while the list has one scope, and the
     variable is None, `config` of that scope is in force in this thread or task.
+
+    It takes no lock: who prepares asks for it, and a fork that has the lock waits for who prepares.
     """
-    _process()
     return _open, _own
 
 

@@ -130,6 +130,22 @@ def test_a_kernel_is_not_freed_while_a_thread_is_about_to_run_it():
     assert output_of(TOGGLED, timeout=120, **freed).split()[0] == "0"
 
 
+def test_the_first_call_waits_for_no_lock_of_settings():
+    """A fork has that lock while it waits for the first call of another thread."""
+    code = """
+import threading, warnings
+import implicit_conv.settings as settings
+import implicit_conv.torch as door
+warnings.simplefilter("ignore")
+with settings._lock:
+    thread = threading.Thread(target=door.enable, daemon=True)
+    thread.start()
+    thread.join(60)
+    print(thread.is_alive(), flush=True)
+"""
+    assert output_of(code, timeout=120) == "False"
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 @pytest.mark.parametrize("seconds", [0.001, 0.01, 0.08])
