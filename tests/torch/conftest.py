@@ -61,3 +61,33 @@ def ours(monkeypatch):
 
     monkeypatch.setattr(Step, "__call__", counted)
     return found
+
+
+@pytest.fixture
+def fused(monkeypatch):
+    """The fused steps that ran since the test began."""
+    from implicit_conv.torch.fused import FusedStep
+
+    run, found = FusedStep.run, []
+
+    def counted(step, *arguments):
+        found.append(step)
+        return run(step, *arguments)
+
+    monkeypatch.setattr(FusedStep, "run", counted)
+    return found
+
+
+@pytest.fixture
+def one_thread():
+    """Calls on one thread, none of which is known at first."""
+    import torch
+
+    from implicit_conv import cache
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    cache.clear()
+    yield
+    torch.set_num_threads(before)
+    cache.clear()

@@ -12,7 +12,6 @@ from torch.utils import _pytree as pytree  # noqa: E402
 from torch_models import MODELS, Inverted, Residual, evaluated  # noqa: E402
 
 import implicit_conv.torch as door  # noqa: E402
-from implicit_conv.torch.fused import FusedStep  # noqa: E402
 
 # torch warns of padding="same" with an even number of taps.
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same'")
@@ -22,19 +21,6 @@ EPS = {
     torch.float16: 2e-2,
     torch.bfloat16: 0.15,
 }
-
-
-@pytest.fixture
-def fused(monkeypatch):
-    """The fused steps that ran since the test began."""
-    run, found = FusedStep.run, []
-
-    def counted(step, *arguments):
-        found.append(step)
-        return run(step, *arguments)
-
-    monkeypatch.setattr(FusedStep, "run", counted)
-    return found
 
 
 def check(model, x, exact):

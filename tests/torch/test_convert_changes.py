@@ -17,22 +17,8 @@ from torch.nn.utils import parametrizations  # noqa: E402
 from torch_models import Residual, evaluated, resnet  # noqa: E402
 
 import implicit_conv.torch as door  # noqa: E402
-from implicit_conv.torch.fused import FusedStep  # noqa: E402
 
 SHAPE = 1, 3, 32, 32
-
-
-@pytest.fixture
-def fused(monkeypatch):
-    """The fused steps that ran since the test began."""
-    run, found = FusedStep.run, []
-
-    def counted(step, *arguments):
-        found.append(step)
-        return run(step, *arguments)
-
-    monkeypatch.setattr(FusedStep, "run", counted)
-    return found
 
 
 @pytest.fixture

@@ -22,19 +22,10 @@ from implicit_conv.settings import local  # noqa: E402
 from implicit_conv.torch import override  # noqa: E402
 from implicit_conv.torch.steps import Step  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 F = torch.nn.functional
 FRONT = override.FRONT
 UNTIL_KNOWN = 3  # calls that Python sees: the first, and the second and third by a program
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    cache.clear()
-    yield
-    torch.set_num_threads(before)
-    cache.clear()
 
 
 @pytest.fixture

@@ -7,19 +7,10 @@ import pytest
 torch = pytest.importorskip("torch", minversion="2.13", reason="pip install '.[torch]'")
 
 import implicit_conv.torch as door  # noqa: E402
-from implicit_conv import cache  # noqa: E402
 from implicit_conv.torch import steps  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 F = torch.nn.functional
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    cache.clear()
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture
