@@ -47,3 +47,31 @@ def install(*requirements: str) -> str:
     words = [*(["pip"] if own else [sys.executable, "-m", "pip"]), "install", *requirements]
     # All shells understand double quotes.
     return " ".join(word if re.fullmatch(r"[\w./:\\-]+", word) else f'"{word}"' for word in words)
+
+
+def require(needed: str, door: str) -> None:
+    """Import a neighbour's library for a door, in a version that the door knows.
+
+    Parameters
+    ----------
+    needed : str
+        The library and its oldest version, such as "torch>=2.13".
+    door : str
+        The module of this package that needs it.
+
+    Raises
+    ------
+    ImportError
+        It is not installed, or is older.
+    """
+    import importlib.util  # here, because most calls need no library of others
+
+    name, oldest = needed.split(">=")
+    if importlib.util.find_spec(name) is None:
+        raise ImportError(f"{name} is not installed: {install(needed)}")
+    version = importlib.import_module(name).__version__
+    known = tuple(map(int, oldest.split(".")))
+    if tuple(map(int, version.partition("+")[0].split(".")[: len(known)])) < known:
+        raise ImportError(
+            f"{name} {version} is installed, but {door} needs at least {oldest}: {install(needed)}"
+        )

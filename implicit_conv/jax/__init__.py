@@ -6,12 +6,11 @@ do.
 
 from __future__ import annotations
 
-import importlib.util
 import types
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from implicit_conv.errors import install
+from implicit_conv.errors import require
 from implicit_conv.operators.preparation import first, prepare
 from implicit_conv.problem.options import PRECISIONS
 from implicit_conv.problem.parse import choice
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["conv_general_dilated", "disable", "enable"]
 
 NEEDED = "jax>=0.5"  # the first release whose foreign functions all these versions share
-OLDEST = tuple(map(int, NEEDED.partition(">=")[2].split(".")))
 
 
 def enable(*, precision: str = "standard") -> Enabled:
@@ -152,7 +150,7 @@ def conv_general_dilated(
 
 def _switch() -> types.ModuleType:
     first("implicit_conv.jax.switch")
-    _check_version()
+    require(NEEDED, __name__)
     from implicit_conv.jax import switch
 
     return switch
@@ -160,26 +158,7 @@ def _switch() -> types.ModuleType:
 
 def _primitive() -> types.ModuleType:
     first("implicit_conv.jax.primitive")
-    _check_version()
+    require(NEEDED, __name__)
     from implicit_conv.jax import primitive
 
     return primitive
-
-
-def _check_version() -> None:
-    """Refuse another JAX than those that this package knows.
-
-    Raises
-    ------
-    ImportError
-        JAX is not installed, or is older than `OLDEST`.
-    """
-    if importlib.util.find_spec("jax") is None:
-        raise ImportError(f"jax is not installed: {install(NEEDED)}")
-    import jax
-
-    if tuple(map(int, jax.__version__.split(".")[:2])) < OLDEST:
-        raise ImportError(
-            f"jax {jax.__version__} is installed, but implicit_conv.jax needs at least "
-            f"{NEEDED.partition('>=')[2]}: {install(NEEDED)}"
-        )

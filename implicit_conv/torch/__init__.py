@@ -6,12 +6,11 @@ do.
 
 from __future__ import annotations
 
-import importlib.util
 import operator
 import types
 from typing import TYPE_CHECKING, Any
 
-from implicit_conv.errors import install
+from implicit_conv.errors import require
 from implicit_conv.operators.preparation import first, prepare
 from implicit_conv.problem.options import PRECISIONS
 from implicit_conv.problem.parse import choice
@@ -24,7 +23,6 @@ __all__ = ["convert", "disable", "enable", "explain", "restore"]
 # The first torch whose kernels can be kept and called, by torch.library.get_kernel.
 NEEDED = "torch>=2.13"
 CHOOSE = "measured", "always"
-OLDEST = tuple(map(int, NEEDED.partition(">=")[2].split(".")))
 
 
 def enable(
@@ -242,7 +240,7 @@ def _bytes(keep_packed: Any) -> int:
 
 def _override() -> types.ModuleType:
     first("implicit_conv.torch.override")
-    _check_version()
+    require(NEEDED, __name__)
     from implicit_conv.torch import override
 
     return override
@@ -250,7 +248,7 @@ def _override() -> types.ModuleType:
 
 def _conversion() -> types.ModuleType:
     first("implicit_conv.torch.conversion")
-    _check_version()
+    require(NEEDED, __name__)
     from implicit_conv.torch import conversion
 
     return conversion
@@ -258,27 +256,7 @@ def _conversion() -> types.ModuleType:
 
 def _report() -> types.ModuleType:
     first("implicit_conv.torch.report")
-    _check_version()
+    require(NEEDED, __name__)
     from implicit_conv.torch import report
 
     return report
-
-
-def _check_version() -> None:
-    """Refuse another torch than those that this package knows.
-
-    Raises
-    ------
-    ImportError
-        torch is not installed, or is older than `OLDEST`.
-    """
-    if importlib.util.find_spec("torch") is None:
-        raise ImportError(f"torch is not installed: {install(NEEDED)}")
-    import torch
-
-    release = torch.__version__.partition("+")[0].split(".")
-    if tuple(int(part) for part in release[:2]) < OLDEST:
-        raise ImportError(
-            f"torch {torch.__version__} is installed, but implicit_conv.torch needs at least "
-            f"{NEEDED.partition('>=')[2]}: {install(NEEDED)}"
-        )
