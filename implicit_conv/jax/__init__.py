@@ -103,8 +103,9 @@ def conv_general_dilated(
     ----------
     lhs, rhs : arrays of one dtype
         Images and filters, with the axes that `dimension_numbers` names.
-    window_strides, padding, lhs_dilation, rhs_dilation, dimension_numbers, feature_group_count, \
-    batch_group_count, precision, preferred_element_type
+    window_strides, padding, lhs_dilation, rhs_dilation, dimension_numbers
+        As in JAX.
+    feature_group_count, batch_group_count, precision, preferred_element_type
         As in JAX.
     out_sharding : optional
         As in JAX, if it has this parameter.

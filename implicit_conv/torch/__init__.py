@@ -193,6 +193,11 @@ def convert(model: Any, *, precision: str = "standard") -> str:
 def restore(model: Any) -> None:
     """Undo `convert`, for the model and all modules inside.
 
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A model that `convert` took; one that it did not take is left as it is.
+
     Raises
     ------
     ImportError
