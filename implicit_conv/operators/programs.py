@@ -80,7 +80,7 @@ def bound_program(call: Any, arrays: Sequence[tuple[Any, ...]], dtypes: Sequence
 
 @functools.cache
 def runner() -> Runner:
-    """What runs programs of one thread."""
+    """What runs programs."""
     return prepare(Runner)
 
 

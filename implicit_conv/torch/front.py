@@ -24,7 +24,7 @@ WORD = 8  # bytes
 
 
 class Front:
-    """Known calls, which have a step whose program runs on one thread.
+    """Known calls, which have a step with a program.
 
     Attributes
     ----------

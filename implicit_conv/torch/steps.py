@@ -237,7 +237,7 @@ class Step:
     @cached_property
     def program(self) -> int:
         """The address of the words of the program that computes it, which takes less time than the
-        plan's function of arrays; 0 if there is none, or if it has several threads.
+        plan's function of arrays; 0 if there is none.
         """
         views, name = (self._a, self._b, self.y), DTYPES[self._dtype]
         arrays = [(view.planned_shape, view.planned_strides) for view in views]
@@ -247,7 +247,7 @@ class Step:
             LOG.debug("arrays of each call are made, since %s", error)
             return 0
         is_whole = self._program.takes_bias or not self._biased
-        return self._program.address if is_whole and self._program.is_alone else 0
+        return self._program.address if is_whole else 0
 
     def _sums_address(self, bias: Any) -> int | None:
         """The address of a bias as sums; None if its elements are apart, or are no sums."""

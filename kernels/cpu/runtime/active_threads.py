@@ -14,10 +14,13 @@ import numpy as np
 
 from implicit_conv.kernels.cpu.runtime.pool import aligned_bytes
 
-RUNNING, CPUS = 0, 8  # offsets of the words at ADDRESS
+RUNNING, CPUS, BORROWED_STARTER = 0, 8, 16  # offsets of the words at ADDRESS
+# The words of a starter, by which compiled code starts a launch on threads: the memory of a team of
+# ours; of OpenMP 0, then its function that runs regions, our region, and its thread's number.
+TEAM, PARALLEL, REGION, THREAD_NUM = range(4)
 
 _words = aligned_bytes(64).view(np.int64)
-ADDRESS = _words.ctypes.data  # of the words RUNNING and CPUS; the process has one pair
+ADDRESS = _words.ctypes.data  # of the words, which the process has once
 
 
 def usable_cpus() -> Collection[int]:
@@ -60,9 +63,12 @@ class Threads(Protocol):
 
 
 class NamedThreads(Threads, Protocol):
-    """The threads of a library, by the name that users know."""
+    """The threads of a library, by the name that users know, and the address of their starter,
+    which stays.
+    """
 
     name: str
+    starter: int
 
 
 BORROWED: list[NamedThreads] = []  # in place of ours, in this process: at most one
@@ -74,6 +80,7 @@ def use(threads: NamedThreads | None) -> None:
     Launches that run on them go on.
     """
     BORROWED[:] = [] if threads is None else [threads]
+    _words[BORROWED_STARTER // 8] = 0 if threads is None else threads.starter
 
 
 def borrowed_name() -> str | None:

@@ -58,6 +58,15 @@ def team() -> Threads:
     return _teams[0] if _teams else prepare(_make_once)
 
 
+def starter() -> int:
+    """The address of the starter of the team in use; 0 if there is no team yet, or if compiled code
+    cannot start its threads.
+    """
+    for borrowed in active_threads.BORROWED:
+        return borrowed.starter
+    return getattr(_teams[0], "starter", 0) if _teams else 0
+
+
 def _make_once() -> Threads:
     """Make the team, unless another thread has made it while this one waited."""
     if not _teams:

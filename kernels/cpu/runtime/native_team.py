@@ -6,6 +6,7 @@ import ctypes
 
 import numpy as np
 
+from implicit_conv.kernels.cpu.runtime.active_threads import TEAM
 from implicit_conv.kernels.cpu.runtime.code import code, python_code
 
 LINE = 128  # bytes between words of different writers: CPUs fetch pairs of cache lines
@@ -27,6 +28,8 @@ class Team:
     ----------
     address : int
         That of the memory, by which compiled code asks the team to run something.
+    starter : int
+        That of the words by which compiled code starts a launch on this team or another.
     """
 
     def __init__(self, cpus: int) -> None:
@@ -35,8 +38,12 @@ class Team:
         semaphores = JOBS + JOB_COUNT * LINE
         signals = semaphores + (JOB_COUNT + 1) * SEMAPHORE_BYTES
         shared = np.zeros(LINE + signals + 2 * SIGNAL_SET_BYTES + 8, np.uint8)
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(shared))  # helpers never end
+        starter = np.zeros(4, np.int64)
+        for array in (shared, starter):  # helpers never end
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(array))
         self.address = address = shared.ctypes.data + -shared.ctypes.data % LINE
+        starter[TEAM] = address
+        self.starter = int(starter.ctypes.data)
         self.words = shared[address - shared.ctypes.data :][:semaphores].view(np.int64)
         self.helpers: int = make(
             address,

@@ -5,13 +5,14 @@ Idle threads of OpenMP spin for a while, on the CPUs that helpers of our own wou
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
+from implicit_conv.kernels.cpu.runtime.active_threads import PARALLEL, REGION, THREAD_NUM
 from implicit_conv.kernels.cpu.runtime.code import code, python_code
-
-WORDS = ENTRY, BLOB, LIMIT, THREAD_NUM, CONTROL = range(5)  # of what a region reads
 
 
 class OpenMpTeam:
@@ -22,18 +23,23 @@ class OpenMpTeam:
     parallel, thread_num : int
         The addresses of its functions ``GOMP_parallel`` and ``omp_get_thread_num``.
     threads : function
-        How many threads its other regions have. Ours have as many, since libgomp ends threads that
-        a smaller region leaves over, and starts them again for a larger one.
+        How many threads its regions have, unless one asks for another number. Ours have as many,
+        since libgomp ends threads that a smaller region leaves over, and starts them again for a
+        larger one.
     name : str
         What `info` and `explain` call it.
+
+    Attributes
+    ----------
+    starter : int
+        The address of the words by which compiled code starts a region.
     """
 
     def __init__(
         self, parallel: int, thread_num: int, threads: Callable[[], int], name: str
     ) -> None:
-        self._parallel, self._thread_num, self._threads = parallel, thread_num, threads
-        self.name = name
-        self._region = code(".runtime.compiled.region:make_region").address()
+        self._threads, self.name = threads, name
+        self.starter = int(_starter(parallel, thread_num).ctypes.data)
         self._launch = python_code(".runtime.compiled.region:make_launch")
 
     @property
@@ -43,5 +49,12 @@ class OpenMpTeam:
 
     def run(self, entry: int, blob: int, threads: int) -> None:
         """Run an entry on up to `threads` threads; return when all items of its blob are done."""
-        words = np.array((entry, blob, threads, self._thread_num, 0), np.int64)
-        self._launch(self._parallel, self._region, words, self._threads())
+        self._launch(self.starter, entry, blob, threads)
+
+
+@functools.cache  # runs under way read it when the team is no longer in use
+def _starter(parallel: int, thread_num: int) -> Any:
+    words = np.zeros(4, np.int64)
+    region = code(".runtime.compiled.region:make_region").address()
+    words[[PARALLEL, REGION, THREAD_NUM]] = parallel, region, thread_num
+    return words

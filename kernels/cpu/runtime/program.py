@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 # Places: nothing, the arrays, and the room for what launches pass to each other.
 NOTHING, X, W, Y, ROOM = range(5)
 ROOM_ADDRESS = 1 << 62  # of the room; no memory of a process is there
-ROOM_BYTES, BLOCK_BYTES, STEPS = range(3)  # the words before the steps
-HEADER = 3
+ROOM_BYTES, BLOCK_BYTES, MOST_THREADS, STEPS = range(4)  # the words before the steps
+HEADER = 4
 # The words of a step. One without an entry copies SCRATCH_BYTES from BLOB to where y is. With a
 # bias, SUMS are its initial sums: NO_SUMS, the BIAS_ITSELF, or the address of a table of runs.
 BLOB, ENTRY, THREADS, SCRATCH_BYTES, SUMS, OPERANDS = range(6)
@@ -114,8 +114,6 @@ class Program:
         What compiled code reads; see `compiled.program`.
     takes_bias : bool
         Whether it adds a bias, if a run has one.
-    is_alone : bool
-        Whether it runs on one thread.
     """
 
     def __init__(self, steps: Sequence[Step], room: Room, arrays: Sequence[Any]) -> None:
@@ -137,10 +135,10 @@ class Program:
                 words += launch.words
             words.append(self._sums(sums, room))
             words += [word for address in operands for word in _placed(address, arrays)]
-        header = [room.size, room.size + scratch, len(steps)]
+        most = max(1, *words[THREADS::STEP])
+        header = [room.size, room.size + scratch, most, len(steps)]
         self.words = np.array(header + words, np.int64)
         self.takes_bias = any(step.sums is not None for step in steps)
-        self.is_alone = max(words[THREADS::STEP]) <= 1
 
     @property
     def address(self) -> int:

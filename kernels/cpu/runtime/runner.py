@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from implicit_conv.kernels.cpu.runtime.code import python_code
+from implicit_conv.kernels.cpu.runtime.launch import starter
 
 
 class Runner:
-    """Runs programs of one thread from Python.
+    """Runs programs from Python.
 
     Raises
     ------
@@ -23,6 +24,7 @@ class Runner:
 
     def __call__(self, program: int, x: int, w: int, bias: int, y: int) -> bool:
         """Run the program whose words are at this address on arrays at others, without the GIL; a
-        bias at 0 is none. False if there is no memory for it.
+        bias at 0 is none. False if there is no memory for it, or where compiled code cannot start
+        the threads that it has.
         """
-        return bool(self._run(self._place, program, x, w, bias, y, 0))
+        return bool(self._run(self._place, program, x, w, bias, y, starter()))

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from implicit_conv.kernels.cpu.runtime import active_threads
 from implicit_conv.kernels.cpu.runtime.code import builtin
 from implicit_conv.kernels.cpu.runtime.program import Program
 
@@ -55,8 +56,9 @@ FUNCTIONS = (
     HANDLE,
     MODE,
     TABLE,
+    TEAM_WORDS,
     BLOCKS,
-) = range(25)
+) = range(26)
 BLOCK_SIZES = 64  # words from BLOCKS on: a block of each size that no run uses
 # Words of an entry: an object that owns all that it points to, the program, the tuple of arguments
 # for a new result, bytes of an element, the words of the key, and then the key itself.
@@ -109,6 +111,7 @@ class TorchCalls:
         self._state[: len(words)] = words
         self._places = np.zeros((PLACES, 2), np.int64)
         self._state[TABLE] = self._places.ctypes.data
+        self._state[TEAM_WORDS] = active_threads.ADDRESS
         self._entries = dict[tuple[int, ...], Any]()
         self._lock = threading.Lock()
         self.function: Callable[..., Any] = builtin(

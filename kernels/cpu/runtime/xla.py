@@ -18,7 +18,7 @@ from implicit_conv.kernels.cpu.runtime.program import Program
 
 STATE_OF = -0x1C0DE  # as the first word of a frame, where XLA has a size
 # Words of the state. Those from BLOCKS on hold unused blocks of memory, one for each size.
-MINOR, TEAM, TABLE, UNKNOWN_MESSAGE, MISMATCH_MESSAGE, MEMORY_MESSAGE, BLOCKS = range(7)
+MINOR, STARTER, TABLE, UNKNOWN_MESSAGE, MISMATCH_MESSAGE, MEMORY_MESSAGE, BLOCKS = range(7)
 # Words of a record: the address of its program, then what each buffer of a call must be.
 PROGRAM = 0
 DTYPE, RANK, SHAPE = range(3)
@@ -64,13 +64,13 @@ class Target:
             The system is not Linux, whose threads programs run on.
         """
         threads: Any = team()
-        if not hasattr(threads, "address"):
+        if not hasattr(threads, "starter"):
             raise OSError("XLA's calls run on threads of Linux, and this is another system")
         self._kept: list[Any] = [threads]
         self._records: dict[int, Any] = {}
         self._lock = threading.Lock()
         self._state = np.zeros(BLOCKS + 64, np.int64)
-        self._state[[MINOR, TEAM]] = minor, threads.address
+        self._state[[MINOR, STARTER]] = minor, threads.starter
         for word, text in (
             (UNKNOWN_MESSAGE, UNKNOWN),
             (MISMATCH_MESSAGE, MISMATCH),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from implicit_conv.kernels.cpu.emit import atomic, memory
 from implicit_conv.kernels.cpu.emit.internals import types
+from implicit_conv.kernels.cpu.runtime.active_threads import TEAM
 from implicit_conv.kernels.cpu.runtime.call import BIAS
 from implicit_conv.kernels.cpu.runtime.compiled.entry import run_counted, start
+from implicit_conv.kernels.cpu.runtime.compiled.region import launch as region_launch
 from implicit_conv.kernels.cpu.runtime.compiled.source import INT, Source, for_python
-from implicit_conv.kernels.cpu.runtime.compiled.team import launch
+from implicit_conv.kernels.cpu.runtime.compiled.team import launch as team_launch
 from implicit_conv.kernels.cpu.runtime.layout import LINE
 from implicit_conv.kernels.cpu.runtime.program import (
     BIAS_ITSELF,
@@ -16,6 +18,7 @@ from implicit_conv.kernels.cpu.runtime.program import (
     ENTRY,
     HEADER,
     LARGEST_KEPT,
+    MOST_THREADS,
     NOTHING,
     OPERANDS,
     ROOM,
@@ -61,7 +64,16 @@ def initial_sums(sums: int, bias: int, room: int) -> int:
     return to
 
 
-def run_step(step: int, places: int, bias: int, scratch: int, team: int) -> None:
+def run_on_threads(starter: int, entry: int, blob: int, threads: int) -> None:
+    """Run an entry on up to `threads` threads, of which this one is the first."""
+    team = memory.read(starter + WORD * TEAM)
+    if team != 0:
+        team_launch(team, entry, blob, threads)
+    else:
+        region_launch(starter, entry, blob, threads)
+
+
+def run_step(step: int, places: int, bias: int, scratch: int, starter: int) -> None:
     """Run one step; its scratch memory begins at `scratch`."""
     blob, entry = memory.read(step + WORD * BLOB), memory.read(step + WORD * ENTRY)
     size, threads = (
@@ -81,10 +93,12 @@ def run_step(step: int, places: int, bias: int, scratch: int, team: int) -> None
     if threads == 1:
         run_counted(entry, filled, 0)
     else:
-        launch(team, entry, filled, threads)
+        run_on_threads(starter, entry, filled, threads)
 
 
-def run_program(program: int, x: int, w: int, bias: int, y: int, block: int, team: int) -> None:
+def run_program(
+    program: int, x: int, w: int, bias: int, y: int, block: int, starter: int
+) -> None:
     """Run all steps on x, w, the bias, which is 0 if there is none, and y. `block` has BLOCK_BYTES,
     and begins on a cache line.
     """
@@ -97,7 +111,7 @@ def run_program(program: int, x: int, w: int, bias: int, y: int, block: int, tea
     scratch = block + memory.read(program + WORD * ROOM_BYTES)
     step = program + WORD * HEADER
     for _ in range(memory.read(program + WORD * STEPS)):
-        run_step(step, places, bias, scratch, team)
+        run_step(step, places, bias, scratch, starter)
         step += WORD * STEP
 
 
@@ -109,12 +123,17 @@ def size_class(size: int) -> int:
     return found
 
 
-def run_in_block(blocks: int, program: int, x: int, w: int, bias: int, y: int, team: int) -> bool:
-    """Run a program; False if there is no memory for it.
+def run_in_block(
+    blocks: int, program: int, x: int, w: int, bias: int, y: int, starter: int
+) -> bool:
+    """Run a program; False if there is no memory for it, or a `starter` of 0 where it has several
+    threads.
 
     A block of each size is kept at `blocks`: fresh memory would cost a page fault per 4 KiB in
     every call.
     """
+    if starter == 0 and memory.read(program + WORD * MOST_THREADS) > 1:
+        return False
     number = size_class(memory.read(program + WORD * BLOCK_BYTES) + LINE)
     slot = blocks + WORD * number
     block = atomic.exchange(slot, 0)
@@ -123,12 +142,12 @@ def run_in_block(blocks: int, program: int, x: int, w: int, bias: int, y: int, t
         if block == 0:
             return False
     aligned = (block + LINE - 1) // LINE * LINE
-    run_program(program, x, w, bias, y, aligned, team)
+    run_program(program, x, w, bias, y, aligned, starter)
     if number > LARGEST_KEPT or not atomic.swap(slot, 0, block):
         _free(block)
     return True
 
 
 def make_run() -> Source:
-    """run(blocks, program, x, w, bias, y, team): see `run_in_block`."""
+    """run(blocks, program, x, w, bias, y, starter): see `run_in_block`."""
     return for_python(INT(*[INT] * 7), run_in_block)

@@ -11,13 +11,14 @@ from typing import Any
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.emit.internals import intrinsic, ir, types
 from implicit_conv.kernels.cpu.emit.vector import I32, I64, VOID, Intrinsic, Values
+from implicit_conv.kernels.cpu.runtime.active_threads import PARALLEL, REGION, THREAD_NUM
 from implicit_conv.kernels.cpu.runtime.compiled.entry import run_counted
-from implicit_conv.kernels.cpu.runtime.compiled.source import ARRAY, Source, for_python, of_function
+from implicit_conv.kernels.cpu.runtime.compiled.source import Source, for_python, of_function
 from implicit_conv.kernels.cpu.runtime.compiled.subnormals import control_word, set_control_word
-from implicit_conv.kernels.cpu.runtime.openmp import BLOB, CONTROL, ENTRY, LIMIT, THREAD_NUM
 
 WORD = types.int64
 BYTES = 8
+STARTER, ENTRY, BLOB, LIMIT, CONTROL = range(5)  # words of what a region reads
 
 
 @intrinsic
@@ -32,45 +33,49 @@ def _number_of_thread(typingctx: Any, function: Any) -> Intrinsic:
 
 
 @intrinsic
-def _run_parallel(
-    typingctx: Any, parallel: Any, function: Any, data: Any, threads: Any
-) -> Intrinsic:
-    """``void parallel(void (*function)(void *), void *data, unsigned threads, unsigned flags)``."""
+def _run_parallel(typingctx: Any, parallel: Any, function: Any, data: Any) -> Intrinsic:
+    """``void parallel(void (*function)(void *), void *data, unsigned threads, unsigned flags)``,
+    with 0 threads: as many as regions of this thread have.
+    """
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
         kind = ir.FunctionType(VOID, [I64, I64, I32, I32])
         function = builder.inttoptr(args[0], kind.as_pointer())
-        flags = ir.Constant(I32, 0)
-        builder.call(function, [args[1], args[2], builder.trunc(args[3], I32), flags])
+        zero = ir.Constant(I32, 0)
+        builder.call(function, [*args[1:], zero, zero])
         return context.get_dummy_value()
 
-    return types.void(WORD, WORD, WORD, WORD), codegen
+    return types.void(WORD, WORD, WORD), codegen
 
 
-def region(words: int) -> None:
+def region(job: int) -> None:
     """What each thread of a region does, with the floating-point modes of the caller."""
-    thread = _number_of_thread(memory.read(words + BYTES * THREAD_NUM))
-    if thread < memory.read(words + BYTES * LIMIT):
+    starter = memory.read(job + BYTES * STARTER)
+    thread = _number_of_thread(memory.read(starter + BYTES * THREAD_NUM))
+    if thread < memory.read(job + BYTES * LIMIT):
         before = control_word()
-        set_control_word(memory.read(words + BYTES * CONTROL))
-        run_counted(memory.read(words + BYTES * ENTRY), memory.read(words + BYTES * BLOB), thread)
+        set_control_word(memory.read(job + BYTES * CONTROL))
+        run_counted(memory.read(job + BYTES * ENTRY), memory.read(job + BYTES * BLOB), thread)
         set_control_word(before)
 
 
-def launch(parallel: int, function: int, words: int, threads: int) -> None:
-    """Run a region on `threads` threads."""
-    memory.write(words + BYTES * CONTROL, control_word())
-    if threads > 1:
-        _run_parallel(parallel, function, words, threads)
-    else:
-        run_counted(memory.read(words + BYTES * ENTRY), memory.read(words + BYTES * BLOB), 0)
+def launch(starter: int, entry: int, blob: int, threads: int) -> None:
+    """Run an entry on up to `threads` threads of a region."""
+    job = memory.stack(64)
+    memory.write(job + BYTES * STARTER, starter)
+    memory.write(job + BYTES * ENTRY, entry)
+    memory.write(job + BYTES * BLOB, blob)
+    memory.write(job + BYTES * LIMIT, threads)
+    memory.write(job + BYTES * CONTROL, control_word())
+    parallel = memory.read(starter + BYTES * PARALLEL)
+    _run_parallel(parallel, memory.read(starter + BYTES * REGION), job)
 
 
 def make_region() -> Source:
-    """region(words)"""
+    """region(job)"""
     return of_function(types.void(WORD), region)
 
 
 def make_launch() -> Source:
-    """launch(parallel, region, words, threads)"""
-    return for_python(types.void(WORD, WORD, ARRAY, WORD), launch)
+    """launch(starter, entry, blob, threads)"""
+    return for_python(types.void(WORD, WORD, WORD, WORD), launch)

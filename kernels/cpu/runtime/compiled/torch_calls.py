@@ -12,6 +12,7 @@ from typing import Any
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.emit.internals import intrinsic, ir, types
 from implicit_conv.kernels.cpu.emit.vector import I32, I64, Intrinsic, Values
+from implicit_conv.kernels.cpu.runtime.active_threads import BORROWED_STARTER
 from implicit_conv.kernels.cpu.runtime.compiled.program import run_in_block
 from implicit_conv.kernels.cpu.runtime.compiled.source import CALL, INT, Source, of_function
 from implicit_conv.kernels.cpu.runtime.same_arrays import FIELDS
@@ -52,6 +53,7 @@ from implicit_conv.kernels.cpu.runtime.torch_calls import (
     SHIFT,
     STATE_WORDS,
     TABLE,
+    TEAM_WORDS,
     TENSOR,
     TRUE,
 )
@@ -294,6 +296,7 @@ def run_entry(state: int, entry: int, objects: int) -> int:
     if x == 0 or w == 0:
         return 0
     program = memory.read(entry + WORD * PROGRAM)
+    starter = memory.read(state_word(state, TEAM_WORDS) + BORROWED_STARTER)
     y = _call(state_word(state, NEW), memory.read(entry + WORD * ARGUMENTS), 0)
     if y == 0:
         return 0
@@ -302,7 +305,7 @@ def run_entry(state: int, entry: int, objects: int) -> int:
         to = told(state, DATA, y)
     if to > 0:
         thread = _release()
-        done = run_in_block(state + WORD * BLOCKS, program, x, w, sums, to, 0)
+        done = run_in_block(state + WORD * BLOCKS, program, x, w, sums, to, starter)
         _acquire(thread)
     if done:
         return y

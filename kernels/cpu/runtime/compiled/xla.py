@@ -24,9 +24,9 @@ from implicit_conv.kernels.cpu.runtime.xla import (
     PROGRAM,
     RANK,
     SHAPE,
+    STARTER,
     STATE_OF,
     TABLE,
-    TEAM,
     UNKNOWN_MESSAGE,
 )
 
@@ -130,8 +130,8 @@ def run_frame(frame: int, state: int) -> int:
         return error(frame, mismatch, INVALID_ARGUMENT)
     x, w = memory.read(x + BUFFER_DATA), memory.read(w + BUFFER_DATA)
     y = memory.read(y + BUFFER_DATA)
-    program, team = memory.read(record + WORD * PROGRAM), memory.read(state + WORD * TEAM)
-    if not run_in_block(state + WORD * BLOCKS, program, x, w, 0, y, team):
+    program, starter = memory.read(record + WORD * PROGRAM), memory.read(state + WORD * STARTER)
+    if not run_in_block(state + WORD * BLOCKS, program, x, w, 0, y, starter):
         return error(frame, memory.read(state + WORD * MEMORY_MESSAGE), RESOURCE_EXHAUSTED)
     return 0
 
