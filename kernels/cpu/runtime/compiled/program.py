@@ -96,9 +96,7 @@ def run_step(step: int, places: int, bias: int, scratch: int, starter: int) -> N
         run_on_threads(starter, entry, filled, threads)
 
 
-def run_program(
-    program: int, x: int, w: int, bias: int, y: int, block: int, starter: int
-) -> None:
+def run_program(program: int, x: int, w: int, bias: int, y: int, block: int, starter: int) -> None:
     """Run all steps on x, w, the bias, which is 0 if there is none, and y. `block` has BLOCK_BYTES,
     and begins on a cache line.
     """
