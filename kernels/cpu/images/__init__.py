@@ -1,4 +1,5 @@
-"""Filters of images whose sums are added in a fixed order, without fused multiply-adds.
+"""Filters of images: sums of windows of rows, of one pass or of two that are joined.
 
-`layout` says what callers know of them, and `compiled` adds.
+Each sum has a fixed order, which has the bits of a plain loop over the taps where products are
+rounded before they are added. `layout` says what callers know, `operator` starts launches.
 """

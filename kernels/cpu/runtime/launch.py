@@ -55,7 +55,7 @@ def team() -> Threads:
     """The team of this process, which its first use makes, or the one to use in its place."""
     for borrowed in active_threads.BORROWED:
         return borrowed
-    return _teams[0] if _teams else prepare(_make_once)
+    return _teams[0] if _teams else prepare(make_once)
 
 
 def starter() -> int:
@@ -67,7 +67,7 @@ def starter() -> int:
     return getattr(_teams[0], "starter", 0) if _teams else 0
 
 
-def _make_once() -> Threads:
+def make_once() -> Threads:
     """Make the team, unless another thread has made it while this one waited."""
     if not _teams:
         checkpoint()  # helpers live as long as the process, so none may be made in vain
@@ -129,7 +129,7 @@ class Launch:
         keep: object = None,
     ) -> None:
         if threads > 1:
-            _make_once()  # so that a call compiles nothing
+            make_once()  # so that a call compiles nothing
         self._entry, self._threads = entry, threads
         self._layout = layout
         _, *starts, total = layout.starts()

@@ -1,0 +1,1 @@
+"""Compiled code of filters of images; only what makes code imports it."""
