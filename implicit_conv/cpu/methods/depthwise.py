@@ -203,12 +203,6 @@ def refusal(problem: Problem, arch: CpuArch, request: Request) -> str:
     """
     if not problem.groups == problem.C == problem.K:
         return RULE
-    lanes = arch.lanes(widened(problem).itemsize)
-    if request.strict and request.algorithm == "auto" and problem.groups < lanes:
-        return (
-            f"its order of sums is not that of precision 'strict' for fewer than {lanes} channels, "
-            f"here {problem.groups}; ask for algorithm='depthwise'"
-        )
     return ""
 
 
