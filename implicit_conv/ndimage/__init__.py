@@ -37,7 +37,8 @@ from typing import TYPE_CHECKING, Any
 from implicit_conv.arrays.neighbours import own_name
 from implicit_conv.ndimage import conventions
 from implicit_conv.ndimage.conventions import Conventions
-from implicit_conv.ndimage.entries import STRICT, Patch, scipy_filters_on, unpatch
+from implicit_conv.ndimage.entries import STRICT
+from implicit_conv.ndimage.scipys import OWN, Patch, scipy_filters_on, unpatch
 from implicit_conv.problem.options import Precision
 
 FILTERS = (
@@ -57,6 +58,7 @@ FILTERS = (
     "uniform_filter",
     "uniform_filter1d",
 )
+CONVENTIONS = ("channel_axis", "rounding", "nan", "preserve_nan")
 OPTIONS = {field.name: field.default for field in dataclasses.fields(Conventions)}
 __all__ = [*FILTERS, "patch", "unpatch"]  # noqa: PLE0604
 
@@ -97,7 +99,7 @@ def _filter(name: str) -> Any:
     """scipy's filter of this name, with `Conventions`."""
     import scipy.ndimage
 
-    original = getattr(scipy.ndimage, name)
+    original = OWN.get(name) or getattr(scipy.ndimage, name)
     signature = inspect.signature(original)
 
     def function(precision: Precision, nan: str, **arguments: Any) -> Any:
@@ -106,9 +108,10 @@ def _filter(name: str) -> Any:
 
     @functools.wraps(original)
     def filtered(*args: Any, **kwargs: Any) -> Any:
+        if kwargs.keys().isdisjoint(CONVENTIONS):
+            precision = kwargs.pop("precision", STRICT)
+            return getattr(scipy_filters_on(precision), name)(*args, **kwargs)
         options = Conventions(**{key: kwargs.pop(key) for key in OPTIONS if key in kwargs})
-        if options == Conventions(options.precision):
-            return getattr(scipy_filters_on(options.precision), name)(*args, **kwargs)
         bound = signature.bind(*args, **kwargs)
         extra = bound.arguments.pop("extra_keywords", {})
         return conventions.apply(name, function, options, {**bound.arguments, **extra})

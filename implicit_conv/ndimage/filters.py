@@ -1,29 +1,37 @@
-"""Three functions of scipy's C code, with its arguments and the bits of its results: correlate,
-correlate1d and uniform_filter1d.
+"""Steps of filters on arrays, by launches that are kept for calls that come again.
 
-What `served` refuses, and calls for which one of them returns False, are left to scipy's C.
+Rows that are not contiguous are copied, and so is an image that shares memory with the result.
+Results of dtypes that no launch stores are float64 first.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array
-from implicit_conv.ndimage import worth
-from implicit_conv.ndimage.boxes import MODES, boxes, load, runs
-from implicit_conv.ndimage.conventions import INTERPOLATE, PROPAGATE
-from implicit_conv.operators import image_sums
-from implicit_conv.operators.image_sums import BLOCK_BYTES, Order, Sum, aligned_bytes
+from implicit_conv.cache import IMAGES
+from implicit_conv.ndimage.borders import MODES, OUTSIDE, WRAP
+from implicit_conv.ndimage.conventions import INTERPOLATE
+from implicit_conv.ndimage.passes import (
+    EPSILON,
+    Step,
+    Sums,
+    key_of,
+    pass_of,
+    sums_integers,
+    sums_of,
+    total,
+)
+from implicit_conv.operators.image_filters import Format, ImageLaunch, launch_of
+from implicit_conv.operators.threads import available_threads
+from implicit_conv.settings import current
 
-# Weights of at most this size count as zero, and as equal if they differ by as much, in scipy's C.
-EPSILON = np.finfo(np.float64).eps
-MOST_BYTES = 32 << 20  # of a box that cannot be divided
 INPUTS = frozenset("?bBhHiIlLqQfd")  # the dtypes of scipy's C, by numpy's characters
 OUTPUTS = INPUTS - {"?"}
+STORED = frozenset("bBhHifd")  # those that launches store
 
 
 def served(x: Array, out: Array, mode: int) -> bool:
@@ -38,197 +46,173 @@ def served(x: Array, out: Array, mode: int) -> bool:
     )
 
 
-def narrow(x: Array, out: Array) -> bool:
-    """Whether neither the image nor the result holds more than float32 does."""
-    return all(a.dtype == np.float32 or a.itemsize <= 2 for a in (x, out))
+def stores(dtype: np.dtype[Any]) -> bool:
+    """Whether launches store this dtype."""
+    return dtype.char in STORED and dtype.isnative
 
 
-def correlate(
-    x: Array,
-    weights: Array,
-    out: Array,
-    mode: int,
-    cval: float,
-    origins: Sequence[int],
-    dtype: type = np.float64,
-    nan: str = PROPAGATE,
-) -> bool:
-    """``y[p] = sum of w[t] * x[p + t - size // 2 - origin]``, in the order of the taps; returns
-    False where all weights count as zero, or scipy's C is faster and propagates NaN as asked.
-    Sums are of this dtype, float64 or float32.
+def has_order(steps: Sequence[Step], x: np.dtype[Any], y: np.dtype[Any], precision: str) -> bool:
+    """Whether sums have the order, and so the bits, that `precision` promises."""
+    for step in steps:
+        if step.axis is None and not (abs(step.taps) > EPSILON).any():
+            return False
+        if step.size and precision == "strict" and not sums_integers(step, x):
+            return False  # scipy's C adds to a running sum of floats
+        x = y
+    return True
+
+
+class Chain:
+    """Launches that compute steps one after the other, for arrays of one shape with these strides.
+
+    The first one reads x, the others read y, in place or as a copy.
+
+    Attributes
+    ----------
+    steps : int
     """
+
+    def __init__(self, steps: Sequence[Step], x: Array, y: Array, sums: Sums, threads: int) -> None:
+        """Raises ValueError where rows of x or y are not contiguous."""
+        self._first: ImageLaunch | None = None
+        self.steps = len(steps)
+        self._others = list[ImageLaunch]()
+        for joined in _joined(steps, y.ndim):
+            if self._first is None:
+                self._first = _launch(joined, x, y, sums, threads)
+                continue
+            launch = _launch(joined, y, y, sums, threads)
+            if not launch.in_place:
+                launch = _launch(joined, np.empty(y.shape, y.dtype), y, sums, threads)
+            self._others.append(launch)
+
+    def run(self, x: Array, y: Array) -> None:
+        """Compute all steps; x and y share no memory."""
+        assert self._first is not None
+        self._first.run(x, y)
+        for launch in self._others:
+            launch.run(y if launch.in_place else y.copy(), y)
+
+
+def _launch(steps: Sequence[Step], x: Array, y: Array, sums: Sums, threads: int) -> ImageLaunch:
+    """The launch of the steps that it joins; if y is x, in place where it can be."""
+    passes = [pass_of(step, y.shape, sums) for step in steps]
+    dtypes = x.dtype.str[1:], y.dtype.str[1:], sums.dtype
+    form = Format(x.strides, y.strides, *dtypes, sums.fma)
+    in_place = x is y and all(step.mode != WRAP for step in steps)
+    cval = steps[0].cval
+    return launch_of(passes, form, cval, sums.rounds, threads, in_place=in_place)
+
+
+def _joined(steps: Sequence[Step], rank: int) -> list[Sequence[Step]]:
+    """The steps that one launch computes: one, or two of which one is along the last axis."""
+    found, place = list[Sequence[Step]](), 0
+    while place < len(steps):
+        pair = steps[place : place + 2]
+        axes = {step.axis for step in pair}
+        both = len(pair) == len(axes) == 2 and rank - 1 in axes and None not in axes
+        found.append(pair if both else pair[:1])
+        place += len(found[-1])
+    return found
+
+
+def run(steps: Sequence[Step], x: Array, out: Array, precision: str) -> None:
+    """Compute the steps of x into `out`."""
     if x.ndim == 0:  # an image of one pixel
-        x, weights, out, origins = x.reshape(1), weights.reshape(1), out.reshape(1), [0]
-    places = np.argwhere(abs(weights) > EPSILON)
-    if len(places) == 0 or (nan == PROPAGATE and not worth.window(x, len(places))):
-        return False
-    sums = Sum(Order.TAPS, np.stack([places, places], axis=1), weights[tuple(places.T)])
-    if np.may_share_memory(x, out):
+        steps = [step._replace(taps=step.taps.reshape(1), origins=(0,)) for step in steps]
+        x, out = x.reshape(1), out.reshape(1)
+    if stores(out.dtype):
+        compute(steps, x, out, precision)
+        return
+    for step in steps:
+        y = np.empty(out.shape)
+        compute([step], x, y, precision)
+        store(y, out)
+        x = out
+
+
+def compute(steps: Sequence[Step], x: Array, out: Array, precision: str) -> None:
+    """Compute the steps of x into an array of a dtype that launches store."""
+    chain, x, y = chain_of(steps, x, out, precision)
+    chain.run(x, y)
+    if y is not out:
+        np.copyto(out, y)
+
+
+def chain_of(
+    steps: Sequence[Step], x: Array, out: Array, precision: str
+) -> tuple[Chain, Array, Array]:
+    """A chain, and the arrays that it takes in place of x and `out`: themselves where it can."""
+    threads = current().num_threads
+    if not (x.dtype.isnative and x.flags.aligned):
+        x = x.astype(x.dtype.newbyteorder("="))
+    y = out if out.flags.aligned else np.empty(out.shape, out.dtype)
+    if np.may_share_memory(x, y):
         x = x.copy()
-    _filter(sums, weights.shape, x, out, mode, cval, origins, dtype, nan)
-    return True
+    of_steps = tuple(map(key_of, steps))
+    for _ in range(2):
+        key = (
+            of_steps,
+            x.shape,
+            x.strides,
+            y.strides,
+            x.dtype.char,
+            y.dtype.char,
+            precision,
+            threads,
+        )
+        found = IMAGES.get(key)
+        if found is None:
+            try:
+                found = new_chain(steps, x, y, precision)
+            except ValueError:
+                x, y = np.ascontiguousarray(x), np.empty(out.shape, out.dtype)
+                continue
+            IMAGES.keep(key, found)
+        return found, x, y
+    raise AssertionError("contiguous arrays have contiguous rows")
 
 
-def correlate1d(
-    x: Array,
-    weights: Array,
-    axis: int,
-    out: Array,
-    mode: int,
-    cval: float,
-    origin: int,
-    dtype: type = np.float64,
-    nan: str = PROPAGATE,
-) -> None:
-    """Compute the sum along an axis, in the order of the loops of scipy's C."""
-    order, taps = _line_order(weights)
-    places = np.zeros((*taps.shape, x.ndim), np.int64)
-    places[..., axis] = taps
-    kernel, origins = [1] * x.ndim, [0] * x.ndim
-    kernel[axis], origins[axis] = len(weights), origin
-    x, whole = _separate(x, out, axis)
-    sums = Sum(order, places, weights[taps[:, 0]])
-    _filter(sums, kernel, x, out, mode, cval, origins, dtype, nan, whole)
+def new_chain(steps: Sequence[Step], x: Array, y: Array, precision: str) -> Chain:
+    """A chain for arrays like these; raises ValueError where their rows are not contiguous."""
+    sums = sums_of(steps, x.dtype, y.dtype, precision)
+    return Chain(steps, x, y, sums, current().num_threads or available_threads())
 
 
-def uniform_filter1d(
-    x: Array, size: int, axis: int, out: Array, mode: int, cval: float, origin: int
-) -> bool:
-    """Compute means along an axis by scipy's running sum; returns False for long lines, which
-    cannot be divided.
-    """
-    around = size - 1
-    if (x.shape[axis] + around) * BLOCK_BYTES > MOST_BYTES:
-        return False
-    x, _ = _separate(x, out, axis)
-    x, out = np.moveaxis(x, axis, 0), np.moveaxis(out, axis, 0)
-    length, first = len(x), -(size // 2) - origin
-    column = runs(first, first + length + around, length, mode)
-    scratch = Scratch(np.float64, np.float64, np.int32, np.int64)
-    for box in boxes(x.shape, [around] + [0] * (x.ndim - 1), whole=0):
-        extents = [part.stop - part.start for part in box]
-        columns = math.prod(extents[1:])
-        width = image_sums.room(columns, 8)
-        rows, means = scratch(0, length + around, width), scratch(1, length, width)
-        along = [column, *(runs(part.start, part.stop, part.stop, mode) for part in box[1:])]
-        load(x, along, cval, rows[:, :columns].reshape(-1, *extents[1:]))
-        image_sums.mean(rows, means, size)
-        store(means[:, :columns].reshape(extents), out[box], scratch)
-    return True
-
-
-def _separate(x: Array, out: Array, axis: int) -> tuple[Array, int | None]:
-    """`x`, and the axis that boxes must not divide: a box is read before it is written, which
-    suffices for a filter in place. An array that shares memory in another way is copied.
-    """
-    if not np.may_share_memory(x, out):
-        return x, None
-    same = x.ctypes.data == out.ctypes.data and x.strides == out.strides and x.dtype == out.dtype
-    return (x, axis) if same else (x.copy(), None)
-
-
-def _line_order(weights: Array) -> tuple[Order, Array]:
-    """The order of a sum along a line, and the two elements of each tap.
-
-    scipy's C joins the elements of symmetric and antisymmetric filters before it multiplies. It
-    begins with the tap in the middle of these, and with the last one of others.
-    """
-    size = len(weights)
-    low = np.arange(size // 2)
-    pairs = np.stack([low, size - 1 - low], axis=1)
-    if size % 2 and size > 1:
-        first, second = weights[pairs.T]
-        with np.errstate(all="ignore"):  # of infinite weights
-            differences = {Order.MIRRORED: first - second, Order.OPPOSED: first + second}
-        for order, difference in differences.items():
-            if not (abs(difference) > EPSILON).any():  # which counts NaN as equal
-                return order, np.concatenate([[[size // 2, size // 2]], pairs])
-    taps = np.array([size - 1, *range(size - 1)])
-    return Order.LINE, np.stack([taps, taps], axis=1)
-
-
-def _filter(
-    sums: Sum,
-    kernel: Sequence[int],
-    x: Array,
-    out: Array,
-    mode: int,
-    cval: float,
-    origins: Sequence[int],
-    dtype: type,
-    nan: str,
-    whole: int | None = None,
-) -> None:
-    """Compute the sums box by box; boxes do not divide the axis `whole`.
-
-    The last axis that is filtered and all axes behind it are a row. The axes before the first one
-    that is filtered count rows.
-    """
-    before = [size // 2 + origin for size, origin in zip(kernel, origins, strict=True)]
-    around = [size - 1 for size in kernel]
-    filtered = [axis for axis, size in enumerate(kernel) if size > 1] or [x.ndim - 1]
-    first, last = filtered[0], filtered[-1]
-    sums = replace(sums, places=sums.places[..., first : last + 1])
-    scratch = Scratch(dtype, dtype, np.int32, np.int64)
-    for box in boxes(x.shape, around, whole):
-        along = [
-            runs(part.start - low, part.stop - low + more, size, mode)
-            for part, low, more, size in zip(box, before, around, x.shape, strict=True)
-        ]
-        extents = [part.stop - part.start for part in box]
-        shape = [extent + more for extent, more in zip(extents, around, strict=True)]
-        inner = math.prod(extents[last + 1 :])
-        columns = extents[last] * inner
-        values = scratch(0, *shape)
-        load(x, along, cval, values)
-        rows = values.reshape(math.prod(shape[:first]), *shape[first:last], -1)
-        counted = math.prod(extents[:first]), *extents[first:last]
-        results = scratch(1, *counted, image_sums.room(columns, values.itemsize))
-        _sum(sums, rows, results, columns, inner, nan)
-        store(results[..., :columns].reshape(extents), out[box], scratch)
-
-
-def _sum(sums: Sum, rows: Array, out: Array, columns: int, inner: int, nan: str) -> None:
-    """Compute the sums of a box, whose NaNs are left out, and sum the weights of what is left."""
-    absent = None if nan == PROPAGATE else np.isnan(rows)
-    if absent is None or not absent.any():
-        return image_sums.correlate(sums, rows, out, columns, inner)
-    rows[absent] = 0
-    image_sums.correlate(sums, rows, out, columns, inner)
-    if nan == INTERPOLATE:
-        np.logical_not(absent, out=rows, casting="unsafe")
-        left = np.empty_like(out)
-        image_sums.correlate(sums, rows, left, columns, inner)
+def without_nans(step: Step, x: Array, out: Array, precision: str, nan: str) -> None:
+    """Compute a step whose windows leave out NaNs, and scale what is left if `nan` says so."""
+    if x.ndim == 0:  # an image of one pixel
+        step = step._replace(taps=step.taps.reshape(1), origins=(0,))
+        x, out = x.reshape(1), out.reshape(1)
+    sums = sums_of([step], x.dtype, out.dtype, precision)
+    around = surrounded(step, x, np.dtype(sums.dtype))
+    absent = np.isnan(around)
+    around[absent] = 0
+    y = np.empty(x.shape, sums.dtype)
+    each = pass_of(step, x.shape, sums, surrounded=True)
+    form = Format(around.strides, y.strides, sums.dtype, sums.dtype, sums.dtype, sums.fma)
+    launch = launch_of([each], form, 0.0, False, current().num_threads or available_threads())
+    launch.run(around, y)
+    if nan == INTERPOLATE and absent.any():
+        np.logical_not(absent, out=around, casting="unsafe")
+        left = np.empty_like(y)
+        launch.run(around, left)
         with np.errstate(invalid="ignore", divide="ignore"):  # windows of NaNs alone: 0 / 0
-            np.divide(out, left, out=out)
-        out *= _total(sums)
-    return None
+            np.divide(y, left, out=y)
+        y *= total(step)
+    store(y, out)
 
 
-def _total(sums: Sum) -> float:
-    """The sum of all weights; that of a pair of elements is listed once."""
-    first, others = float(sums.weights[0]), math.fsum(sums.weights[1:])
-    return first + {Order.MIRRORED: 2, Order.OPPOSED: 0}.get(sums.order, 1) * others
+def surrounded(step: Step, x: Array, dtype: np.dtype[Any]) -> Array:
+    """A copy of an image with all that the windows of a step read."""
+    sources = pass_of(step, x.shape, Sums("f8", False, False, False)).sources
+    around: Array = x[np.ix_(*(np.maximum(source, 0) for source in sources))].astype(dtype)
+    for axis, source in enumerate(sources):
+        around[(slice(None),) * axis + (source == OUTSIDE,)] = step.cval
+    return around
 
 
-class Scratch:
-    """Arrays that the boxes of a call use in turn: fresh memory costs a page fault per 4 KiB."""
-
-    def __init__(self, *dtypes: type) -> None:
-        self._dtypes = [np.dtype(dtype) for dtype in dtypes]
-        self._bytes = [aligned_bytes(0)] * len(dtypes)
-
-    def __call__(self, index: int, *shape: int) -> Array:
-        """Uninitialised memory that begins on a cache line, with readable BLOCK_BYTES behind it."""
-        dtype = self._dtypes[index]
-        size = dtype.itemsize * math.prod(shape)
-        if len(self._bytes[index]) < size + BLOCK_BYTES:
-            self._bytes[index] = aligned_bytes(size + BLOCK_BYTES)
-        values: Array = self._bytes[index][:size].view(dtype).reshape(shape)
-        return values
-
-
-def store(values: Array, out: Array, scratch: Scratch) -> None:
+def store(values: Array, out: Array) -> None:
     """Round or truncate sums to the dtype of the output, as scipy's C does: small integers wrap.
 
     C leaves it undefined what a number beyond the range of an integer becomes. Compilers for x86-64
@@ -236,9 +220,8 @@ def store(values: Array, out: Array, scratch: Scratch) -> None:
     """
     with np.errstate(all="ignore"):
         kind, size = out.dtype.kind, out.dtype.itemsize  # in any byte order
-        narrow = kind in "iu" and size <= 2
-        if narrow or (kind == "u" and size == 4):
-            integers = scratch(2 if narrow else 3, *values.shape)
-            np.copyto(integers, values, casting="unsafe")
-            values = integers
+        if kind in "iu" and size <= 2:
+            values = values.astype(np.int32)
+        elif kind == "u" and size == 4:
+            values = values.astype(np.int64)
         np.copyto(out, values, casting="unsafe")

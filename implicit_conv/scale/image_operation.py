@@ -20,8 +20,7 @@ from implicit_conv.arrays.arrays import Array
 from implicit_conv.blocks import Axis, Block
 from implicit_conv.errors import PlanError, ShapeError
 from implicit_conv.ndimage import entries
-from implicit_conv.ndimage.boxes import SYNONYMS
-from implicit_conv.ndimage.single import PADDING_MODES
+from implicit_conv.ndimage.borders import PADDING_MODES, SYNONYMS
 from implicit_conv.scale.operation import Operation
 
 LETTERS = "01234567"  # of axes

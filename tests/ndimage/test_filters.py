@@ -1,6 +1,5 @@
 """implicit_conv.ndimage has the bits of scipy.ndimage's results, for drawn images and filters."""
 
-import functools
 import platform
 from dataclasses import dataclass
 
@@ -9,8 +8,11 @@ import pytest
 
 scipy = pytest.importorskip("scipy.ndimage", reason="pip install '.[ndimage]'")
 
+import implicit_conv  # noqa: E402
 from implicit_conv import ndimage  # noqa: E402
-from implicit_conv.ndimage import boxes, filters, worth  # noqa: E402
+from implicit_conv.cache import IMAGES  # noqa: E402
+from implicit_conv.cpu.engines import image_filters  # noqa: E402
+from implicit_conv.ndimage import filters, worth  # noqa: E402
 from implicit_conv.ndimage.entries import COMPILED, Entries  # noqa: E402
 
 MODES = ("reflect", "mirror", "nearest", "wrap", "constant", "grid-wrap", "grid-constant")
@@ -19,30 +21,36 @@ OUTPUTS = INPUTS[1:]
 DRAWS = 120
 
 
-LINE, WINDOW, MEAN = worth.line, worth.window, worth.mean
+CUTS = {  # how images are cut: as usual, and into many tiles of a few rows
+    "usual": {},
+    "small": {"PITCH_BYTES": 64, "BATCH_BYTES": 1, "LEAST_BATCH": 1, "PRODUCTS_PER_THREAD": 1},
+}
+PAYS = worth.pays
 
 
 @pytest.fixture(autouse=True)
 def served(monkeypatch):
-    """Small images are filtered here too; a list of what was."""
-    computed = []
+    """Small images are filtered here too; a list of how many steps were, for each call."""
+    computed, run = [], filters.Chain.run
 
-    def listed(name):
-        function = getattr(filters, name)
+    def counted(chain, *arrays):
+        run(chain, *arrays)
+        computed.append(chain.steps)
 
-        @functools.wraps(function)
-        def counted(*args):
-            result = function(*args)
-            computed.append((name, result is not False))
-            return result
-
-        monkeypatch.setattr(filters, name, counted)
-
-    for name in ("correlate", "correlate1d", "uniform_filter1d"):
-        listed(name)
-    for name in ("line", "window", "mean"):
-        monkeypatch.setattr(worth, name, lambda *args: True)
+    monkeypatch.setattr(filters.Chain, "run", counted)
+    monkeypatch.setattr(worth, "pays", lambda *args: True)
     return computed
+
+
+@pytest.fixture(params=CUTS)
+def cut(request, monkeypatch):
+    """Each way to cut images, with two threads."""
+    IMAGES.clear()
+    for name, value in CUTS[request.param].items():
+        monkeypatch.setattr(image_filters, name, value)
+    with implicit_conv.config(num_threads=2):
+        yield
+    IMAGES.clear()
 
 
 def check(name, *args, output=None, **options):
@@ -98,10 +106,9 @@ class Draw:
         return self.pick((None, np.dtype(dtype), whole[(slice(None, None, 2),) * x.ndim]))
 
 
-@pytest.mark.parametrize("elements", [60, boxes.BOX_ELEMENTS])
+@pytest.mark.usefixtures("cut")
 @pytest.mark.parametrize("name", ["correlate", "convolve"])
-def test_correlations_of_all_axes(name, elements, monkeypatch, served):
-    monkeypatch.setattr(boxes, "BOX_ELEMENTS", elements)
+def test_correlations_of_all_axes(name, served):
     for seed in range(DRAWS):
         draw = Draw(np.random.default_rng(seed))
         x = draw.image()
@@ -110,13 +117,12 @@ def test_correlations_of_all_axes(name, elements, monkeypatch, served):
         if name == "convolve":
             options["origin"] = 0
         check(name, x, draw.weights(shape), output=draw.output(x), **options)
-    assert sum(done for _, done in served) > 0.9 * DRAWS
+    assert sum(served) > 0.9 * DRAWS
 
 
-@pytest.mark.parametrize("elements", [60, boxes.BOX_ELEMENTS])
+@pytest.mark.usefixtures("cut")
 @pytest.mark.parametrize("name", ["correlate1d", "convolve1d", "uniform_filter1d"])
-def test_filters_of_an_axis(name, elements, monkeypatch, served):
-    monkeypatch.setattr(boxes, "BOX_ELEMENTS", elements)
+def test_filters_of_an_axis(name, served):
     for seed in range(DRAWS):
         draw = Draw(np.random.default_rng(seed))
         x = draw.image()
@@ -126,8 +132,8 @@ def test_filters_of_an_axis(name, elements, monkeypatch, served):
         if name == "convolve1d":
             options["origin"] = 0
         check(name, x, window, output=draw.output(x), **options)
-    assert all(done for _, done in served)
-    assert len(served) > 0.9 * DRAWS  # bool results are left to scipy
+    # Results of bool are left to scipy, and so are running sums of floats.
+    assert sum(served) > (0.4 if name == "uniform_filter1d" else 0.9) * DRAWS
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "float32", "float64"])
@@ -178,7 +184,7 @@ def test_filters_of_several_axes(name, args, dtype, mode, served):
         mode = "grid-mirror"
     x = (np.random.default_rng(1).random((33, 70)) * 250).astype(dtype)
     check(name, x, *args, mode=mode)
-    assert any(done for _, done in served)
+    assert served or (name == "uniform_filter" and "float" in dtype)
 
 
 @pytest.mark.skipif(
@@ -272,7 +278,9 @@ def test_wider_numbers_are_summed_in_float64_with_any_precision():
     x = np.random.default_rng(6).integers(0, 2**31, (64, 90))
     for values, output in ((x, np.float32), (x.astype("d"), "d"), (x.astype("u2"), "i4")):
         y = ndimage.gaussian_filter1d(values, 2, output=output, precision="fast")
-        np.testing.assert_array_equal(y, scipy.gaussian_filter1d(values, 2, output=output))
+        expected = scipy.gaussian_filter1d(values, 2, output=output).astype("d")
+        ulp = 2.0**-22 if output == np.float32 else 2.0**-50  # a product may be added unrounded
+        assert (abs(y - expected) <= (1 if output == "i4" else ulp * abs(expected))).all()
 
 
 @pytest.mark.parametrize("name", ["correlate", "correlate1d", "uniform_filter1d"])
@@ -280,55 +288,3 @@ def test_other_functions_of_scipys_module_are_its_own(name):
     entries = Entries("strict")
     assert entries.min_or_max_filter1d is COMPILED.min_or_max_filter1d
     assert getattr(entries, name) is not getattr(COMPILED, name)
-
-
-@pytest.mark.parametrize(
-    ("name", "args", "shape", "dtype", "here"),
-    [
-        ("gaussian_filter", (1,), (64, 64), "float32", 0),
-        ("gaussian_filter", (1,), (2000, 2000), "float32", 2),
-        ("gaussian_filter", (1,), (2000, 2000), "uint8", 1),  # along the first axis
-        ("gaussian_filter", (5,), (600, 600), "uint8", 2),
-        ("gaussian_filter", (5,), (256, 256), "float32", 2),
-        ("gaussian_filter", (3,), (256, 256), "uint8", 1),
-        ("gaussian_filter", (1,), (128, 128, 128), "float32", 3),
-        ("sobel", (), (2000, 2000), "uint8", 0),
-        ("sobel", (), (1000, 1100), "float32", 1),  # in place along the first axis
-        ("sobel", (), (1100, 1000), "float32", 0),
-        ("uniform_filter", (3,), (2000, 2000), "uint8", 0),
-        ("uniform_filter", (3,), (128, 128, 128), "float32", 2),
-        ("correlate", (np.ones((3, 3)),), (128, 128), "uint8", 0),
-        ("correlate", (np.ones((3, 3)),), (200, 200), "uint8", 1),
-        ("correlate", (np.ones((15, 15)),), (40, 40), "float32", 1),
-    ],
-)
-def test_what_scipy_computes_in_less_time_is_left_to_it(
-    name, args, shape, dtype, here, served, monkeypatch
-):
-    for decision, function in (("line", LINE), ("window", WINDOW), ("mean", MEAN)):
-        monkeypatch.setattr(worth, decision, function)
-    x = (np.random.default_rng(0).random(shape) * 9).astype(dtype)
-    with ndimage.patch():
-        found = getattr(scipy, name)(x, *args)
-    assert sum(done for _, done in served) == here
-    np.testing.assert_array_equal(found, getattr(scipy, name)(x, *args))
-
-
-def test_a_short_call_is_left_to_scipy_before_anything_else_is_looked_at(monkeypatch):
-    """It takes as little as 4 us, of which a look at its arrays was a third."""
-    for decision, function in (("line", LINE), ("window", WINDOW), ("mean", MEAN)):
-        monkeypatch.setattr(worth, decision, function)
-    monkeypatch.setattr(filters, "served", None)
-    x = np.random.default_rng(0).random((64, 64))
-    with ndimage.patch():
-        found = [
-            scipy.gaussian_filter(x, 1),
-            scipy.uniform_filter(x, 3),
-            scipy.correlate(x, np.eye(3)),
-        ]
-    expected = [
-        scipy.gaussian_filter(x, 1),
-        scipy.uniform_filter(x, 3),
-        scipy.correlate(x, np.eye(3)),
-    ]
-    np.testing.assert_array_equal(found, expected)

@@ -89,9 +89,18 @@ class _Tables:
 
 
 def launch_of(
-    passes: Sequence[Pass], form: Format, constant: float, rounds: bool, threads: int
+    passes: Sequence[Pass],
+    form: Format,
+    constant: float,
+    rounds: bool,
+    threads: int,
+    *,
+    in_place: bool = False,
 ) -> ImageLaunch:
     """The launch of one pass, or of two of which one is along rows.
+
+    With `in_place` it can write its results over x, if rows need not be cut into tiles, and if no
+    position before the first row repeats one of the last rows, or the other way round.
 
     Raises
     ------
@@ -117,7 +126,9 @@ def launch_of(
     pitch = -(-((tile + halo) * size) // BLOCK_BYTES) * BLOCK_BYTES + BLOCK_BYTES
     window = 1 if rows_axis is None else middle.kernel[rows_axis]
     rows = 1 if rows_axis is None else shape[rows_axis]
-    batch = min(rows, max(LEAST_BATCH, BATCH_BYTES // pitch))
+    in_place = in_place and (tile == columns or lines == 0)
+    least = max(LEAST_BATCH, window) if in_place else LEAST_BATCH
+    batch = min(rows, max(least, BATCH_BYTES // pitch))
     plane_axes = [axis for axis in middle.axes if axis not in (rows_axis, start)]
     outer, planes = _outer(shape, form, middle, start, rows_axis, plane_axes)
     plane = (window - 1 + batch) * pitch
@@ -144,7 +155,7 @@ def launch_of(
     ]
     products = math.prod(shape) * sum(len(each.weights) for each in passes)
     threads = max(1, min(threads, products // PRODUCTS_PER_THREAD))
-    strip = _strip(rows, window, len(outer) * tiles, threads)
+    strip = rows if in_place else _strip(rows, window, len(outer) * tiles, threads)
     strips = -(-rows // strip)
     fields = Filter(
         outer=tables(outer),
@@ -173,13 +184,12 @@ def launch_of(
         middle=table_of(middle),
         after=table_of(after),
     )
-    orders = (before and before.order), middle.order, (after and after.order)
-    kinds = Kinds(form.x, form.sums, form.y, form.fma, *orders)
+    orders = [None if each is None else each.order for each in (before, after)]
+    kinds = Kinds(form.x, form.sums, form.y, form.fma, orders[0], middle.order, orders[1])
     scratch = (2 + planes * (window - 1 + batch) + batch) * pitch
     items = len(outer) * strips * tiles
-    return prepare(
-        ImageLaunch, kinds, fields, items, scratch, min(threads, items), tables.arrays
-    )
+    threads = min(threads, items)
+    return prepare(ImageLaunch, kinds, fields, items, scratch, threads, tables.arrays, in_place)
 
 
 def _check_rows(shape: Sequence[int], form: Format, start: int) -> None:

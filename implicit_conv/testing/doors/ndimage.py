@@ -9,6 +9,7 @@ from unittest import mock
 
 import numpy as np
 
+import implicit_conv
 from implicit_conv.testing import Array
 from implicit_conv.testing.doors.data import Data, check_bits, compared, made, outcome
 from implicit_conv.testing.families import Dice
@@ -51,8 +52,8 @@ class Call:
         The dtype of the result.
     target : one of TARGETS, or ""
         The array that the result is written to.
-    box : int
-        Elements of a box in which the image is filtered.
+    tile : int
+        Bytes of a row of the tiles into which the image is cut, about; 0 for the usual ones.
     """
 
     function: str
@@ -60,7 +61,7 @@ class Call:
     arguments: dict[str, Any]
     output: str | None = None
     target: str = ""
-    box: int = 300
+    tile: int = 0
 
     def check(self) -> None:
         """Compare the result with scipy's.
@@ -73,15 +74,21 @@ class Call:
         import scipy.ndimage
 
         from implicit_conv import ndimage
-        from implicit_conv.ndimage import boxes, worth
+        from implicit_conv.cache import IMAGES
+        from implicit_conv.cpu.engines import image_filters
+        from implicit_conv.ndimage import calls, worth
 
         always: Callable[..., bool] = lambda *_: True  # noqa: E731
         expected, _ = self._outcome(scipy.ndimage)
         with (
-            mock.patch.multiple(worth, line=always, window=always, mean=always),
-            mock.patch.object(boxes, "BOX_ELEMENTS", self.box),
+            mock.patch.object(worth, "pays", always),
+            mock.patch.object(calls, "LARGE", 0),
+            mock.patch.multiple(image_filters, **_cut(self.tile)),
+            implicit_conv.config(num_threads=2),
         ):
+            IMAGES.clear()
             found, image = self._outcome(ndimage)
+            IMAGES.clear()
         for result, own in compared(expected, found):
             check_bits(result, own)
         if self.target not in IN_PLACE:
@@ -119,6 +126,12 @@ class Call:
         return image, replace(Data(image.shape, dtype, 0), storage=storage).array()
 
 
+def _cut(tile: int) -> dict[str, Any]:
+    """How images are cut into tiles, by the names of the engine."""
+    pieces = {"PITCH_BYTES": tile, "BATCH_BYTES": 1, "LEAST_BATCH": 1} if tile else {}
+    return {"PRODUCTS_PER_THREAD": 1, **pieces}
+
+
 def draw(dice: Dice) -> Call:
     """A call of any filter."""
     function = dice.pick(*FUNCTIONS)
@@ -148,7 +161,7 @@ def draw(dice: Dice) -> Call:
         arguments,
         output,
         target,
-        dice.pick(300, 3000, 48 << 10),
+        dice.pick(0, 64, 256),
     )
 
 

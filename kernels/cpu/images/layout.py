@@ -17,7 +17,7 @@ middle pass at once, and moves those that the next ones share.
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,13 +34,13 @@ class Order(enum.Enum):
     LINE = "products are added to the first one"
     MIRRORED = "a product; then pairs of elements are added, multiplied, and added to it"
     OPPOSED = "a product; then pairs of elements are subtracted, multiplied, and added to it"
-    MEAN = "elements are added, and the sum is divided by the only weight"
+    MEAN = "elements are added; float64 is divided by the only weight, float32 multiplied by it"
 
 
 class Taps(NamedTuple):
     """The taps of a pass, by the addresses of their offsets in bytes, two a tap, and weights."""
 
-    count: int = 0
+    number: int = 0
     offsets: int = 0
     weights: int = 0
 
@@ -75,7 +75,7 @@ class Filter(NamedTuple):
     after: Taps = Taps()
 
 
-def _record(fields: NamedTuple) -> np.dtype[np.void]:
+def _record(fields: Any) -> np.dtype[Any]:
     return np.dtype(
         [
             (name, _record(value) if isinstance(value, tuple) else np.int64)

@@ -39,10 +39,23 @@ class Kinds(NamedTuple):
 
 
 class ImageLaunch:
-    """A filter that is ready for images of one shape with these strides."""
+    """A filter that is ready for images of one shape with these strides.
+
+    Attributes
+    ----------
+    in_place : bool
+        Whether it may write its results over x.
+    """
 
     def __init__(
-        self, kinds: Kinds, fields: Filter, items: int, scratch: int, threads: int, keep: Any
+        self,
+        kinds: Kinds,
+        fields: Filter,
+        items: int,
+        scratch: int,
+        threads: int,
+        keep: Any,
+        in_place: bool,
     ) -> None:
         """`scratch` are the bytes of a thread, and `keep` owns what addresses point to.
 
@@ -51,8 +64,9 @@ class ImageLaunch:
         CompilationError
             This thread must not compile; see `preparation`.
         """
+        self.in_place = in_place
         table = np.zeros(SLOTS, np.int64)
-        parts = {
+        parts: dict[int, tuple[Any, ...]] = {
             LOAD: (".images.compiled.elements:make_load_row", kinds.x, kinds.sums),
             ROUND: (".images.compiled.elements:make_round_row", kinds.sums, kinds.y),
             STORE: (".images.compiled.elements:make_store_row", kinds.sums, kinds.y),

@@ -104,7 +104,7 @@ def sum_along(blob: Blob, slot: int, taps: Any, out: int, x: int, rows: int, col
         x_row=f.pitch,
         offsets=taps.offsets,
         weights=taps.weights,
-        taps=taps.count,
+        taps=taps.number,
         rows=rows,
         width=columns * f.size,
     )
@@ -120,9 +120,9 @@ def prepare(
         offset = memory.read(places + WORD * (1 + plane))
         to = room.ring + plane * room.plane + place * f.pitch
         x = call.x.address + offset + row * f.x_row
-        if row == CONSTANT or offset == CONSTANT:
+        if row == CONSTANT or offset == CONSTANT:  # noqa: PLR1714  # translated
             memory.copy(to, f.constant, (columns + f.halo) * f.size)
-        elif f.before.count == 0:
+        elif f.before.number == 0:
             load(blob, table, x, to)
         else:
             load(blob, table, x, room.line)
@@ -134,7 +134,7 @@ def prepare(
 def finish(blob: Blob, room: Rooms, table: int, sums: int, y: int, columns: int) -> None:
     """Store a row of sums of the middle pass, or the sums of the last pass along it."""
     kernels, f = fields(blob).call.kernels, fields(blob).filter
-    if f.after.count == 0:
+    if f.after.number == 0:
         store_row(kernels, to=y, at=sums, count=columns)
         return
     if f.rounds:
@@ -157,12 +157,14 @@ def run_item(blob: Blob, item: int, scratch: int) -> None:
     table = memory.read(f.borders + WORD * tile)
     room = rooms(f, scratch)
     y = call.y.address + memory.read(places) + row * f.y_row + tile * f.tile * f.y_size
-    summed = columns if f.after.count == 0 else columns + f.halo
+    summed = columns if f.after.number == 0 else columns + f.halo
     shared = f.window - 1
     for i in range(shared):
         prepare(blob, room, table, places, row + i, i, columns)
     while row < end:
         count = min(f.batch, end - row)
+        if count < end - row < count + f.window and count > shared:
+            count = end - row - f.window  # in place, the last ones repeat none that is written
         for i in range(shared, shared + count):
             prepare(blob, room, table, places, row + i, i, columns)
         sum_along(blob, MIDDLE, f.middle, room.sums, room.ring, count, summed)

@@ -69,8 +69,8 @@ def make_block(order: Order, itemsize: int, fma: bool) -> Any:
             sums = [builder.fmul(value, factor) for value in elements(i64(0), 0)]
         sums = e.loop(builder.sub(at["taps"], first), 1, sums, add)
         if order is Order.MEAN:
-            divisor = weight(i64(0))
-            sums = [builder.fdiv(value, divisor) for value in sums]
+            factor, scale = weight(i64(0)), builder.fdiv if itemsize == 8 else builder.fmul
+            sums = [scale(value, factor) for value in sums]
         for value, part in zip(sums, PARTS, strict=True):
             e.store(value, e.at(target, part))
 

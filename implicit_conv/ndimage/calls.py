@@ -1,0 +1,223 @@
+"""Calls that come again: the steps of a filter are asked of scipy's own code once.
+
+scipy's function is run on an image of the same shape and dtype, with functions in place of those of
+its C code that write down what they are asked for. If all that it does is a chain of steps, from
+the image to the result and then in the result, later calls with such arguments run its launches.
+Errors, and all that is no such chain, are scipy's.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import operator
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from implicit_conv.arrays.arrays import Array
+from implicit_conv.cache import IMAGES
+from implicit_conv.ndimage import filters
+from implicit_conv.ndimage.borders import SYNONYMS
+from implicit_conv.ndimage.entries import along, scipy_filters_with
+from implicit_conv.ndimage.filters import Chain
+from implicit_conv.ndimage.passes import Step, mean_step
+from implicit_conv.settings import current
+
+CHAINS = (  # the filters that are chains of steps
+    "convolve",
+    "convolve1d",
+    "correlate",
+    "correlate1d",
+    "gaussian_filter",
+    "gaussian_filter1d",
+    "prewitt",
+    "sobel",
+    "uniform_filter",
+    "uniform_filter1d",
+)
+# Filters that are one step along an axis: scipy's own take as little as 5 us for few elements.
+LINES = frozenset(("convolve1d", "correlate1d", "gaussian_filter1d", "uniform_filter1d"))
+TINY = 1 << 11  # elements of an image whose lines are left to scipy
+LARGE = 1 << 16  # elements of an image whose first call is worth the time to look at it
+MOST_BYTES = 1 << 16  # of an array of weights that is compared
+PLAIN = (int, float, bool, str, type(None))
+
+
+class _OtherError(Exception):
+    """A filter does more than a chain of steps."""
+
+
+class Call(NamedTuple):
+    """A filter of images of one shape, strides and dtype."""
+
+    chain: Chain
+    dtype: Any  # of the result
+
+    def run(self, x: Array, y: Array) -> Array:
+        """The result, in y."""
+        self.chain.run(x, y)
+        return y
+
+
+class _Recorder:
+    """Functions in the place of scipy's C that write down steps."""
+
+    def __init__(self, x: Array) -> None:
+        self._x, self.out, self.steps = x, x, list[Step]()
+
+    def __getattr__(self, name: str) -> Any:
+        raise _OtherError(name)
+
+    def _add(self, x: Array, out: Array, step: Step) -> None:
+        if x is not self.out or (self.steps and out is not x):
+            raise _OtherError
+        self.out = out
+        self.steps.append(step._replace(mode=SYNONYMS.get(step.mode, step.mode)))
+
+    def correlate(
+        self, x: Array, weights: Array, out: Array, mode: int, cval: float, origins: Sequence[int]
+    ) -> None:
+        """The window of all axes."""
+        places = tuple(operator.index(origin) for origin in origins)
+        self._add(x, out, Step(weights, 0, None, mode, float(cval), places))
+
+    def correlate1d(
+        self,
+        x: Array,
+        weights: Array,
+        axis: int,
+        out: Array,
+        mode: int,
+        cval: float,
+        origin: int,
+    ) -> None:
+        """The sum along an axis."""
+        origins = along(x.ndim, axis, operator.index(origin))
+        self._add(x, out, Step(weights, 0, axis, mode, float(cval), origins))
+
+    def uniform_filter1d(
+        self, x: Array, size: int, axis: int, out: Array, mode: int, cval: float, origin: int
+    ) -> None:
+        """The mean along an axis."""
+        origins = along(x.ndim, axis, operator.index(origin))
+        self._add(x, out, mean_step(operator.index(size), axis, mode, float(cval), origins))
+
+
+class _Forwarded(threading.local):
+    """The functions of the recorder of this thread."""
+
+    recorder: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.recorder, name)
+
+
+_RECORDING = _Forwarded()
+
+
+@functools.cache
+def _recorded_filters() -> Any:
+    return scipy_filters_with(_RECORDING)
+
+
+def chained(own: Callable[..., Any], name: str, precision: str) -> Callable[..., Any]:
+    """scipy's own filter `name`, with calls that come again computed by a chain."""
+    names = tuple(inspect.signature(own).parameters)
+
+    @functools.wraps(own)
+    def filtered(*args: Any, **options: Any) -> Any:
+        arguments = dict(zip(names, args, strict=False), **options)
+        if len(arguments) == len(args) + len(options):  # else scipy raises an error
+            y = call(name, precision, arguments)
+            if y is not None:
+                return y
+        return own(*args, **options)
+
+    return filtered
+
+
+def call(name: str, precision: str, arguments: dict[str, Any]) -> Array | None:
+    """The result of scipy's filter `name` of these arguments; None where its own code is to compute
+    it.
+    """
+    x, output = arguments.get("input"), arguments.get("output")
+    if type(x) is not np.ndarray or x.dtype.char not in filters.INPUTS:
+        return None
+    if (name in LINES and x.size < TINY) or not x.flags.aligned:
+        return None
+    found = _kept(name, precision, arguments)
+    if type(found) is not Call:
+        return None
+    if type(output) is not np.ndarray:
+        return found.run(x, np.empty(x.shape, found.dtype))
+    if output.flags.behaved and not np.may_share_memory(x, output):
+        return found.run(x, output)
+    return None
+
+
+def _kept(name: str, precision: str, arguments: dict[str, Any]) -> Call | bool:
+    """The call of a filter; False if it is no chain, and True if it may be one that comes once."""
+    try:
+        words = tuple([(key, _word(key, value)) for key, value in arguments.items()])
+    except TypeError:
+        return False
+    key = name, precision, words, current().num_threads
+    found: Call | bool | None = IMAGES.get(key)
+    if found is None or found is True:
+        again = found is True or arguments["input"].size >= LARGE
+        found = _look(name, precision, arguments) if again else True
+        IMAGES.keep(key, found)
+    return found
+
+
+def _word(key: str, value: Any) -> Any:
+    """What tells an argument from others.
+
+    Raises
+    ------
+    TypeError
+        Nothing short does.
+    """
+    kind = type(value)
+    if kind in PLAIN:
+        return (kind, str(value)) if kind is float and value == 0 else (kind, value)
+    if kind is np.ndarray:
+        if key in ("input", "output"):
+            return value.shape, value.strides, value.dtype
+        if value.nbytes <= MOST_BYTES and value.dtype.kind in "biuf":
+            return value.dtype, value.shape, value.tobytes()
+    if kind in (tuple, list):
+        return kind, tuple([_word(key, each) for each in value])
+    if kind is type or isinstance(value, np.dtype):
+        return value
+    raise TypeError(kind)
+
+
+def _look(name: str, precision: str, arguments: dict[str, Any]) -> Call | bool:
+    """The call of a filter; False if it is no chain, or if its arguments are wrong."""
+    x, output = arguments["input"], arguments.get("output")
+    image = np.broadcast_to(np.zeros((), x.dtype), x.shape)
+    own = np.empty(output.shape, output.dtype) if type(output) is np.ndarray else output
+    _RECORDING.recorder = recorder = _Recorder(image)
+    try:
+        y = getattr(_recorded_filters(), name)(**{**arguments, "input": image, "output": own})
+    except Exception:  # scipy's code raises it again
+        return False
+    finally:
+        _RECORDING.recorder = None
+    steps = recorder.steps
+    served = steps and y is recorder.out
+    if not served or not all(filters.served(x, y, step.mode) for step in steps):
+        return False
+    if not (filters.stores(y.dtype) and x.dtype.isnative and x.ndim):
+        return False
+    if not filters.has_order(steps, x.dtype, y.dtype, precision):
+        return False
+    y = output if type(output) is np.ndarray else y
+    try:
+        return Call(filters.new_chain(steps, x, y, precision), y.dtype)
+    except ValueError:
+        return False

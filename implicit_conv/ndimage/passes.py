@@ -1,0 +1,210 @@
+"""Filters as passes over rows: the orders of sums, what surrounds an image, and exact integers.
+
+A step is what one of three functions of scipy's C is asked for: correlate, correlate1d or
+uniform_filter1d. Passes have the bits of its loops.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from implicit_conv.arrays.arrays import Array
+from implicit_conv.ndimage.borders import CONSTANT, pixels
+from implicit_conv.operators.image_filters import Order, Pass
+
+# Weights of at most this size count as zero, and as equal if they differ by as much, in scipy's C.
+EPSILON = np.finfo(np.float64).eps
+EXACT = 1 << 24  # sums of integers below it are exact in float32
+SCALED = 1 << 20  # sums below it, times SCALE / size, are truncated to the exact mean
+SCALE = 1 + 2.0**-21
+
+
+class Step(NamedTuple):
+    """One call of scipy's C.
+
+    Attributes
+    ----------
+    taps : array of float64
+        The weights, along the axis or along all axes.
+    size : int
+        The pixels of a mean, whose weights are all 1 / size; 0 for other sums.
+    axis : int or None
+        None for a window of all axes.
+    mode : int
+        A code of scipy's.
+    origins : tuple of int
+        One for each axis.
+    """
+
+    taps: Array
+    size: int
+    axis: int | None
+    mode: int
+    cval: float
+    origins: tuple[int, ...]
+
+
+def key_of(step: Step) -> tuple[object, ...]:
+    """What tells a step from others."""
+    taps, cval = step.taps, np.float64(step.cval)
+    return taps.tobytes(), taps.shape, *step[1:4], cval.tobytes(), step.origins
+
+
+class Sums(NamedTuple):
+    """How the sums of some steps are added.
+
+    Attributes
+    ----------
+    dtype : "f4" or "f8"
+    fma : bool
+        Whether products may be added without rounding.
+    divides : bool
+        Whether means divide a sum of integers, rather than add products.
+    rounds : bool
+        Whether results between steps must be rounded to those of the output.
+    """
+
+    dtype: str
+    fma: bool
+    divides: bool
+    rounds: bool
+
+
+def mean_step(size: int, axis: int, mode: int, cval: float, origins: tuple[int, ...]) -> Step:
+    """The step of uniform_filter1d."""
+    return Step(np.full(size, 1 / size), size, axis, mode, cval, origins)
+
+
+def taps_of(step: Step, rank: int, *, divides: bool = False) -> tuple[Order, Array, Array]:
+    """The order of a sum, its weights, and the positions of the two elements of each tap; a mean
+    that `divides` has its size as its only weight.
+    """
+    if step.axis is None:
+        places = np.argwhere(abs(step.taps) > EPSILON)
+        return Order.TAPS, step.taps[tuple(places.T)], np.stack([places, places], axis=1)
+    if step.size and divides:
+        order, taps = Order.MEAN, np.stack([np.arange(step.size)] * 2, axis=1)
+        weights = np.array([float(step.size)])
+    else:
+        order, taps = _line_order(step.taps)
+        weights = step.taps[taps[:, 0]]
+    places = np.zeros((*taps.shape, rank), np.int64)
+    places[..., step.axis] = taps
+    return order, weights, places
+
+
+def _line_order(weights: Array) -> tuple[Order, Array]:
+    """The order of a sum along a line, and the two elements of each tap.
+
+    scipy's C joins the elements of symmetric and antisymmetric filters before it multiplies. It
+    begins with the tap in the middle of these, and with the last one of others.
+    """
+    size = len(weights)
+    low = np.arange(size // 2)
+    pairs = np.stack([low, size - 1 - low], axis=1)
+    if size % 2 and size > 1:
+        first, second = weights[pairs.T]
+        with np.errstate(all="ignore"):  # of infinite weights
+            differences = {Order.MIRRORED: first - second, Order.OPPOSED: first + second}
+        for order, difference in differences.items():
+            if not (abs(difference) > EPSILON).any():  # which counts NaN as equal
+                return order, np.concatenate([[[size // 2, size // 2]], pairs])
+    taps = np.array([size - 1, *range(size - 1)])
+    return Order.LINE, np.stack([taps, taps], axis=1)
+
+
+def extents(step: Step, rank: int) -> tuple[int, ...]:
+    """Those of the window of a step."""
+    if step.axis is None:
+        return step.taps.shape
+    return tuple(len(step.taps) if axis == step.axis else 1 for axis in range(rank))
+
+
+def pass_of(step: Step, shape: Sequence[int], sums: Sums, *, surrounded: bool = False) -> Pass:
+    """The pass that computes a step, with a result of this shape; if an image is `surrounded`, all
+    that windows read is in it.
+    """
+    rank = len(shape)
+    order, weights, places = taps_of(step, rank, divides=sums.divides)
+    if order is Order.MEAN and sums.dtype == "f4":
+        weights = SCALE / weights
+    kernel = extents(step, rank)
+    axes = tuple(
+        axis
+        for axis in range(rank)
+        if axis == step.axis or (step.axis is None and kernel[axis] > 1)
+    )
+    sources = []
+    for size, taps, origin in zip(shape, kernel, step.origins, strict=True):
+        first = 0 if surrounded else -(taps // 2) - origin
+        end = first + size + taps - 1
+        read = np.arange(first, end)
+        sources.append(read if surrounded else pixels(read, size, step.mode))
+    return Pass(order, weights, places, axes or (rank - 1,), kernel, tuple(sources))
+
+
+def total(step: Step) -> float:
+    """The sum of all weights that do not count as zero."""
+    order, weights, _ = taps_of(step, len(step.origins))
+    first, others = float(weights[0]), math.fsum(weights[1:])
+    return first + {Order.MIRRORED: 2, Order.OPPOSED: 0}.get(order, 1) * others
+
+
+def sums_of(steps: Sequence[Step], x: np.dtype[Any], y: np.dtype[Any], precision: str) -> Sums:
+    """How to add the sums of these steps, of which each rounds its results to `y`.
+
+    Sums in float32 of small integers are those in float64. Otherwise "strict" adds in float64, and
+    the other precisions in float32 where neither the image nor the result holds more.
+    """
+    exact = _exact(steps, x, y)
+    if exact is not None:
+        return exact
+    narrow = precision != "strict" and all(d == np.float32 or d.itemsize <= 2 for d in (x, y))
+    dtype = "f4" if narrow else "f8"
+    strict = precision == "strict"
+    return Sums(dtype, not strict, divides=strict, rounds=y.str[1:] != dtype)
+
+
+def sums_integers(step: Step, x: np.dtype[Any]) -> bool:
+    """Whether all that a step reads of an image are integers of at most 32 bits."""
+    if x.kind not in "biu" or x.itemsize > 4:
+        return False
+    return step.mode != CONSTANT or (float(step.cval).is_integer() and abs(step.cval) < 1 << 31)
+
+
+def _exact(steps: Sequence[Step], x: np.dtype[Any], y: np.dtype[Any]) -> Sums | None:
+    """How to add in float32, if all sums of `steps` are integers that it holds; else None."""
+    if x.kind not in "biu" or x.itemsize > 2 or y == np.float64:
+        return None
+    bound = 1 if x.kind == "b" else _largest(x)
+    rounds = False
+    for step in steps:
+        if not sums_integers(step, x):
+            return None
+        if step.mode == CONSTANT:
+            bound = max(bound, int(abs(step.cval)))
+        if step.size:
+            if y.kind not in "iu" or (step.size + 1) * bound >= SCALED:
+                return None
+            rounds = True
+        else:
+            weights = step.taps
+            if not np.isfinite(weights).all() or (weights != np.rint(weights)).any():
+                return None
+            bound *= int(abs(weights).sum())
+            if bound >= EXACT:
+                return None
+        if y.kind in "iu":
+            rounds = rounds or bound > _largest(y) or y.kind == "u"
+            bound = min(bound, _largest(y) + 1) if rounds else bound
+    return Sums("f4", fma=True, divides=True, rounds=rounds)
+
+
+def _largest(dtype: np.dtype[Any]) -> int:
+    """The largest size of an integer of this dtype."""
+    limits = np.iinfo(dtype)
+    return max(int(limits.max), -int(limits.min))
