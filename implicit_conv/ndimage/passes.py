@@ -59,7 +59,7 @@ class Sums(NamedTuple):
 
     Attributes
     ----------
-    dtype : "f4" or "f8"
+    dtype : "i2", "f4" or "f8"
     fma : bool
         Whether products may be added without rounding.
     divides : bool
@@ -132,6 +132,8 @@ def pass_of(step: Step, shape: Sequence[int], sums: Sums, *, surrounded: bool = 
     order, weights, places = taps_of(step, rank, divides=sums.divides)
     if order is Order.MEAN and sums.dtype == "f4":
         weights = SCALE / weights
+    elif order is Order.MEAN and sums.dtype == "i2":
+        weights = np.array([_factor(step.size)])
     kernel = extents(step, rank)
     axes = tuple(
         axis
@@ -157,9 +159,12 @@ def total(step: Step) -> float:
 def sums_of(steps: Sequence[Step], x: np.dtype[Any], y: np.dtype[Any], precision: str) -> Sums:
     """How to add the sums of these steps, of which each rounds its results to `y`.
 
-    Sums in float32 of small integers are those in float64. Otherwise "strict" adds in float64, and
+    Sums of small integers are those in float64, in float32 or in 16 bits of which they need no
+    more. Otherwise "strict" adds in float64, and
     the other precisions in float32 where neither the image nor the result holds more.
     """
+    if _wraps(steps, x, y):
+        return Sums("i2", fma=False, divides=True, rounds=y.itemsize == 1)
     exact = _exact(steps, x, y)
     if exact is not None:
         return exact
@@ -176,11 +181,47 @@ def sums_integers(step: Step, x: np.dtype[Any]) -> bool:
     return step.mode != CONSTANT or (float(step.cval).is_integer() and abs(step.cval) < 1 << 31)
 
 
+def _wraps(steps: Sequence[Step], x: np.dtype[Any], y: np.dtype[Any]) -> bool:
+    """Whether all results are the low bits of sums of integers, of which 16 are enough.
+
+    What a mean divides has no other bits.
+    """
+    if any(d.kind not in "biu" or d.itemsize > 2 for d in (x, y)) or y.kind == "b":
+        return False
+    bound, low = _largest(x), x.itemsize == 1 and x.kind in "bu"  # whether elements are 0 .. 255
+    for step in steps:
+        if not sums_integers(step, x):
+            return False
+        if step.mode == CONSTANT:
+            bound, low = max(bound, int(abs(step.cval))), low and 0 <= step.cval <= 255
+        if step.size:
+            lost = _factor(step.size) * step.size - (1 << 16)
+            if not low or step.size == 1 or 255 * step.size * max(1, lost) >= 1 << 16:
+                return False
+            continue
+        if not _is_whole(step.taps) or abs(step.taps).max() >= 1 << 15:
+            return False
+        bound *= int(abs(step.taps).sum())
+        if bound >= 1 << 31:  # scipy's C converts to integers of 32 bits first
+            return False
+        bound, low = min(bound, 1 << 16), y == np.uint8
+    return True
+
+
+def _factor(size: int) -> int:
+    """2^16 over the elements of a mean, rounded up."""
+    return -(-(1 << 16) // size)
+
+
+def _is_whole(weights: Array) -> bool:
+    return bool(np.isfinite(weights).all() and (weights == np.rint(weights)).all())
+
+
 def _exact(steps: Sequence[Step], x: np.dtype[Any], y: np.dtype[Any]) -> Sums | None:
     """How to add in float32, if all sums of `steps` are integers that it holds; else None."""
     if x.kind not in "biu" or x.itemsize > 2 or y == np.float64:
         return None
-    bound = 1 if x.kind == "b" else _largest(x)
+    bound = _largest(x)
     rounds = False
     for step in steps:
         if not sums_integers(step, x):
@@ -192,10 +233,9 @@ def _exact(steps: Sequence[Step], x: np.dtype[Any], y: np.dtype[Any]) -> Sums | 
                 return None
             rounds = True
         else:
-            weights = step.taps
-            if not np.isfinite(weights).all() or (weights != np.rint(weights)).any():
+            if not _is_whole(step.taps):
                 return None
-            bound *= int(abs(weights).sum())
+            bound *= int(abs(step.taps).sum())
             if bound >= EXACT:
                 return None
         if y.kind in "iu":
@@ -206,5 +246,7 @@ def _exact(steps: Sequence[Step], x: np.dtype[Any], y: np.dtype[Any]) -> Sums | 
 
 def _largest(dtype: np.dtype[Any]) -> int:
     """The largest size of an integer of this dtype."""
+    if dtype.kind == "b":
+        return 1
     limits = np.iinfo(dtype)
     return max(int(limits.max), -int(limits.min))

@@ -84,7 +84,10 @@ class _Tables:
 
     def __call__(self, values: Any, dtype: Any = np.int64) -> int:
         """The address of a contiguous array with these values."""
-        self.arrays.append(np.ascontiguousarray(values, dtype))
+        found = np.ascontiguousarray(values)
+        if np.dtype(dtype) == np.int16:  # it wraps
+            found = found.astype(np.int64)
+        self.arrays.append(found.astype(dtype))
         return int(self.arrays[-1].ctypes.data)
 
 

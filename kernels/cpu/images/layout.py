@@ -34,7 +34,9 @@ class Order(enum.Enum):
     LINE = "products are added to the first one"
     MIRRORED = "a product; then pairs of elements are added, multiplied, and added to it"
     OPPOSED = "a product; then pairs of elements are subtracted, multiplied, and added to it"
-    MEAN = "elements are added; float64 is divided by the only weight, float32 multiplied by it"
+    # By the only weight, sums of float64 are divided, and others multiplied: those of integers are
+    # multiplied by 2^16 over the number of elements, and lose 16 bits.
+    MEAN = "elements are added, and the sum is divided"
 
 
 class Taps(NamedTuple):

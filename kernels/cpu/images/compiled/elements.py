@@ -31,8 +31,11 @@ def kind(dtype: str) -> ir.Type:
 
 
 def widen(e: Emitter, dtype: str, value: Value) -> Value:
-    """Elements of `dtype` as floats of `e`."""
+    """Elements of `dtype` as those of `e`."""
     found = np.dtype(dtype)
+    if e.itemsize == 2:
+        extend = e.builder.sext if found.kind == "i" else e.builder.zext
+        return value if found.itemsize == 2 else extend(value, e.vector)
     if found.kind == "f":
         if found.itemsize == e.itemsize:
             return value
@@ -46,8 +49,10 @@ def widen(e: Emitter, dtype: str, value: Value) -> Value:
 
 
 def narrow(e: Emitter, dtype: str, value: Value) -> Value:
-    """Floats of `e` as elements of `dtype`."""
+    """Elements of `e` as those of `dtype`."""
     found, vector = np.dtype(dtype), ir.VectorType(kind(dtype), e.lanes)
+    if e.itemsize == 2:
+        return value if found.itemsize == 2 else e.builder.trunc(value, vector)
     if found.kind == "f":
         if found.itemsize == e.itemsize:
             return value

@@ -85,10 +85,12 @@ def load(blob: Blob, table: int, x: int, to: int) -> None:
         at += 3 * WORD
     for _ in range(memory.read(table + WORD * COPIES)):
         target, source = to + memory.read(at) * f.size, to + memory.read(at + WORD) * f.size
-        if f.size == 4:
+        if f.size == 8:
+            memory.copy(target, source, 8)
+        elif f.size == 4:
             memory.copy(target, source, 4)
         else:
-            memory.copy(target, source, 8)
+            memory.copy(target, source, 2)
         at += 2 * WORD
 
 

@@ -10,7 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Builder, Emitter, Value, Values, i64
+from implicit_conv.kernels.cpu.emit.vector import (
+    BYTES,
+    I64,
+    Builder,
+    Emitter,
+    Integers,
+    Value,
+    Values,
+    i64,
+)
 from implicit_conv.kernels.cpu.images.layout import BLOCK_BYTES, SUMS, Order
 from implicit_conv.kernels.cpu.runtime.compiled.part import Part, body, declare
 from implicit_conv.kernels.cpu.runtime.compiled.source import Source, translated
@@ -22,8 +31,20 @@ sum_rows = declare(SUMS, "sum_rows", "out out_row x x_row offsets weights taps r
 
 
 def emitter(builder: Builder, itemsize: int, fma: bool = False) -> Emitter:
-    """Vectors of 64 bytes, of which LLVM makes several where registers are narrower."""
+    """Vectors of 64 bytes, of which LLVM makes several where registers are narrower: of floats, or
+    of integers of 16 bits, whose sums wrap.
+    """
+    if itemsize == 2:
+        return Integers(builder, 32, 2)
     return Emitter(builder, 64 // itemsize, itemsize, fma)
+
+
+def mean(e: Emitter, total: Value, factor: Value) -> Value:
+    """A sum over the number of its elements, as `Order.MEAN` says."""
+    if e.itemsize != 2:
+        return (e.builder.fdiv if e.itemsize == 8 else e.builder.fmul)(total, factor)
+    product = e.builder.mul(e.builder.zext(total, e.words), e.builder.zext(factor, e.words))
+    return e.builder.trunc(e.builder.lshr(product, e.word(16)), e.vector)
 
 
 def make_block(order: Order, itemsize: int, fma: bool) -> Any:
@@ -33,7 +54,13 @@ def make_block(order: Order, itemsize: int, fma: bool) -> Any:
 
     def emit(builder: Builder, at: dict[str, Value]) -> None:
         e = emitter(builder, itemsize, fma)
-        join = builder.fadd if order is Order.MIRRORED else builder.fsub
+        whole = itemsize == 2
+        plus, minus, times = (
+            (builder.add, builder.sub, builder.mul)
+            if whole
+            else (builder.fadd, builder.fsub, builder.fmul)
+        )
+        join = plus if order is Order.MIRRORED else minus
         base, table, factors, target = (
             builder.inttoptr(at[name], BYTES) for name in ("x", "offsets", "weights", "out")
         )
@@ -53,7 +80,7 @@ def make_block(order: Order, itemsize: int, fma: bool) -> Any:
             tap = builder.add(tap, first)
             values = elements(tap, 0)
             if order is Order.MEAN:
-                return joined(builder.fadd, sums, values)
+                return joined(plus, sums, values)
             if order in PAIRS:
                 values = joined(join, values, elements(tap, 1))
             factor = weight(tap)
@@ -66,11 +93,11 @@ def make_block(order: Order, itemsize: int, fma: bool) -> Any:
             sums = elements(i64(0), 0)
         else:
             factor = weight(i64(0))
-            sums = [builder.fmul(value, factor) for value in elements(i64(0), 0)]
+            sums = [times(value, factor) for value in elements(i64(0), 0)]
         sums = e.loop(builder.sub(at["taps"], first), 1, sums, add)
         if order is Order.MEAN:
-            factor, scale = weight(i64(0)), builder.fdiv if itemsize == 8 else builder.fmul
-            sums = [scale(value, factor) for value in sums]
+            factor = weight(i64(0))
+            sums = [mean(e, value, factor) for value in sums]
         for value, part in zip(sums, PARTS, strict=True):
             e.store(value, e.at(target, part))
 
