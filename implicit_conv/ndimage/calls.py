@@ -139,16 +139,18 @@ def chained(own: Callable[..., Any], name: str, precision: str) -> Callable[...,
     return filtered
 
 
-def call(name: str, precision: str, arguments: dict[str, Any]) -> Array | None:
-    """The result of scipy's filter `name` of these arguments; None where its own code is to compute
-    it.
+def call(
+    name: str, precision: str, arguments: dict[str, Any], *, nearest: bool = False
+) -> Array | None:
+    """The result of scipy's filter `name` of these arguments, or the `nearest` integers; None where
+    its own code is to compute it.
     """
     x, output = arguments.get("input"), arguments.get("output")
     if type(x) is not np.ndarray or x.dtype.char not in filters.INPUTS:
         return None
     if (name in LINES and x.size < TINY) or not x.flags.aligned:
         return None
-    found = _kept(name, precision, arguments)
+    found = _kept(name, precision, arguments, nearest)
     if type(found) is not Call:
         return None
     if type(output) is not np.ndarray:
@@ -158,17 +160,17 @@ def call(name: str, precision: str, arguments: dict[str, Any]) -> Array | None:
     return None
 
 
-def _kept(name: str, precision: str, arguments: dict[str, Any]) -> Call | bool:
+def _kept(name: str, precision: str, arguments: dict[str, Any], nearest: bool) -> Call | bool:
     """The call of a filter; False if it is no chain, and True if it may be one that comes once."""
     try:
         words = tuple([(key, _word(key, value)) for key, value in arguments.items()])
     except TypeError:
         return False
-    key = name, precision, words, current().num_threads
+    key = name, precision, nearest, words, current().num_threads
     found: Call | bool | None = IMAGES.get(key)
     if found is None or found is True:
         again = found is True or arguments["input"].size >= LARGE
-        found = _look(name, precision, arguments) if again else True
+        found = _look(name, precision, arguments, nearest) if again else True
         IMAGES.keep(key, found)
     return found
 
@@ -196,7 +198,7 @@ def _word(key: str, value: Any) -> Any:
     raise TypeError(kind)
 
 
-def _look(name: str, precision: str, arguments: dict[str, Any]) -> Call | bool:
+def _look(name: str, precision: str, arguments: dict[str, Any], nearest: bool) -> Call | bool:
     """The call of a filter; False if it is no chain, or if its arguments are wrong."""
     x, output = arguments["input"], arguments.get("output")
     image = np.broadcast_to(np.zeros((), x.dtype), x.shape)
@@ -214,10 +216,10 @@ def _look(name: str, precision: str, arguments: dict[str, Any]) -> Call | bool:
         return False
     if not (filters.stores(y.dtype) and x.dtype.isnative and x.ndim):
         return False
-    if not filters.has_order(steps, x.dtype, y.dtype, precision):
+    if not nearest and not filters.has_order(steps, x.dtype, y.dtype, precision):
         return False
     y = output if type(output) is np.ndarray else y
     try:
-        return Call(filters.new_chain(steps, x, y, precision), y.dtype)
+        return Call(filters.new_chain(steps, x, y, precision, nearest=nearest), y.dtype)
     except ValueError:
         return False

@@ -10,8 +10,10 @@ import numpy as np
 
 from implicit_conv.arrays.arrays import Array
 from implicit_conv.errors import DTypeError, PlanError
+from implicit_conv.ndimage.calls import CHAINS, call
+from implicit_conv.ndimage.missing import INTERPOLATE, NAN, PROPAGATE
+from implicit_conv.problem.options import PRECISIONS
 
-PROPAGATE, INTERPOLATE, IGNORE = NAN = ("propagate", "interpolate", "ignore")
 ROUNDINGS = ("scipy", "nearest")
 SUMS = ("convolve", "convolve1d", "correlate", "correlate1d")  # one pass: NaNs are counted there
 GAUSSIANS = ("gaussian_filter", "gaussian_filter1d")
@@ -36,7 +38,11 @@ class Conventions:
     preserve_nan: bool = False
 
     def __post_init__(self) -> None:
-        for option, known in (("nan", NAN), ("rounding", ROUNDINGS)):
+        for option, known in (
+            ("precision", PRECISIONS),
+            ("nan", NAN),
+            ("rounding", ROUNDINGS),
+        ):
             if getattr(self, option) not in known:
                 raise PlanError(f"{option} is {getattr(self, option)!r}; it must be one of {known}")
 
@@ -122,6 +128,10 @@ def _nearest(
             f"rounding='nearest' computes in float64, which does not hold every {dtype}; ask for "
             "an output of 32 bits or less"
         )
+    if name in CHAINS and dtype.itemsize <= 4:
+        found = call(name, options.precision, {"input": x, "output": output, **rest}, nearest=True)
+        if found is not None:
+            return found
     narrow = options.precision != "strict" and max(dtype.itemsize, x.itemsize) <= 2
     sums = np.float32 if narrow else np.float64
     y = apply(name, function, options, {"input": x, "output": sums, **rest})

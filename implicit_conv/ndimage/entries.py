@@ -17,7 +17,7 @@ from implicit_conv.arrays.arrays import Array
 from implicit_conv.errors import PlanError, install
 from implicit_conv.ndimage import filters, worth
 from implicit_conv.ndimage.borders import SYNONYMS
-from implicit_conv.ndimage.conventions import PROPAGATE
+from implicit_conv.ndimage.missing import PROPAGATE, without_nans
 from implicit_conv.ndimage.passes import Step, mean_step
 from implicit_conv.problem.options import PRECISIONS, Precision
 
@@ -116,7 +116,7 @@ class Entries:
         if self._propagates:
             filters.run([step], x, out, self._precision)
         else:
-            filters.without_nans(step, x, out, self._precision, self._nan)
+            without_nans(step, x, out, self._precision, self._nan)
         return True
 
 

@@ -13,8 +13,7 @@ import numpy as np
 
 from implicit_conv.arrays.arrays import Array
 from implicit_conv.cache import IMAGES
-from implicit_conv.ndimage.borders import MODES, OUTSIDE, WRAP
-from implicit_conv.ndimage.conventions import INTERPOLATE
+from implicit_conv.ndimage.borders import MODES, WRAP
 from implicit_conv.ndimage.passes import (
     EPSILON,
     Step,
@@ -23,7 +22,6 @@ from implicit_conv.ndimage.passes import (
     pass_of,
     sums_integers,
     sums_of,
-    total,
 )
 from implicit_conv.operators.image_filters import Format, ImageLaunch, launch_of
 from implicit_conv.operators.threads import available_threads
@@ -98,7 +96,7 @@ def _launch(steps: Sequence[Step], x: Array, y: Array, sums: Sums, threads: int)
     """The launch of the steps that it joins; if y is x, in place where it can be."""
     passes = [pass_of(step, y.shape, sums) for step in steps]
     dtypes = x.dtype.str[1:], y.dtype.str[1:], sums.dtype
-    form = Format(x.strides, y.strides, *dtypes, sums.fma)
+    form = Format(x.strides, y.strides, *dtypes, sums.fma, sums.nearest)
     in_place = x is y and all(step.mode != WRAP for step in steps)
     cval = steps[0].cval
     return launch_of(passes, form, cval, sums.rounds, threads, in_place=in_place)
@@ -173,43 +171,16 @@ def chain_of(
     raise AssertionError("contiguous arrays have contiguous rows")
 
 
-def new_chain(steps: Sequence[Step], x: Array, y: Array, precision: str) -> Chain:
-    """A chain for arrays like these; raises ValueError where their rows are not contiguous."""
-    sums = sums_of(steps, x.dtype, y.dtype, precision)
+def new_chain(
+    steps: Sequence[Step], x: Array, y: Array, precision: str, *, nearest: bool = False
+) -> Chain:
+    """A chain for arrays like these; raises ValueError where their rows are not contiguous, or
+    where results between launches would have to be rounded to the `nearest` integers.
+    """
+    if nearest and len(_joined(steps, y.ndim)) > 1:
+        raise ValueError("the nearest integers are those of one launch")
+    sums = sums_of(steps, x.dtype, y.dtype, precision, nearest=nearest)
     return Chain(steps, x, y, sums, current().num_threads or available_threads())
-
-
-def without_nans(step: Step, x: Array, out: Array, precision: str, nan: str) -> None:
-    """Compute a step whose windows leave out NaNs, and scale what is left if `nan` says so."""
-    if x.ndim == 0:  # an image of one pixel
-        step = step._replace(taps=step.taps.reshape(1), origins=(0,))
-        x, out = x.reshape(1), out.reshape(1)
-    sums = sums_of([step], x.dtype, out.dtype, precision)
-    around = surrounded(step, x, np.dtype(sums.dtype))
-    absent = np.isnan(around)
-    around[absent] = 0
-    y = np.empty(x.shape, sums.dtype)
-    each = pass_of(step, x.shape, sums, surrounded=True)
-    form = Format(around.strides, y.strides, sums.dtype, sums.dtype, sums.dtype, sums.fma)
-    launch = launch_of([each], form, 0.0, False, current().num_threads or available_threads())
-    launch.run(around, y)
-    if nan == INTERPOLATE and absent.any():
-        np.logical_not(absent, out=around, casting="unsafe")
-        left = np.empty_like(y)
-        launch.run(around, left)
-        with np.errstate(invalid="ignore", divide="ignore"):  # windows of NaNs alone: 0 / 0
-            np.divide(y, left, out=y)
-        y *= total(step)
-    store(y, out)
-
-
-def surrounded(step: Step, x: Array, dtype: np.dtype[Any]) -> Array:
-    """A copy of an image with all that the windows of a step read."""
-    sources = pass_of(step, x.shape, Sums("f8", False, False, False)).sources
-    around: Array = x[np.ix_(*(np.maximum(source, 0) for source in sources))].astype(dtype)
-    for axis, source in enumerate(sources):
-        around[(slice(None),) * axis + (source == OUTSIDE,)] = step.cval
-    return around
 
 
 def store(values: Array, out: Array) -> None:

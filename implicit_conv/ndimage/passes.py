@@ -66,12 +66,15 @@ class Sums(NamedTuple):
         Whether means divide a sum of integers, rather than add products.
     rounds : bool
         Whether results between steps must be rounded to those of the output.
+    nearest : bool
+        Whether the last results are the nearest integers, and those between steps stay sums.
     """
 
     dtype: str
     fma: bool
     divides: bool
     rounds: bool
+    nearest: bool = False
 
 
 def mean_step(size: int, axis: int, mode: int, cval: float, origins: tuple[int, ...]) -> Step:
@@ -156,21 +159,29 @@ def total(step: Step) -> float:
     return first + {Order.MIRRORED: 2, Order.OPPOSED: 0}.get(order, 1) * others
 
 
-def sums_of(steps: Sequence[Step], x: np.dtype[Any], y: np.dtype[Any], precision: str) -> Sums:
+def sums_of(
+    steps: Sequence[Step],
+    x: np.dtype[Any],
+    y: np.dtype[Any],
+    precision: str,
+    *,
+    nearest: bool = False,
+) -> Sums:
     """How to add the sums of these steps, of which each rounds its results to `y`.
 
     Sums of small integers are those in float64, in float32 or in 16 bits of which they need no
     more. Otherwise "strict" adds in float64, and
     the other precisions in float32 where neither the image nor the result holds more.
     """
+    narrow = precision != "strict" and all(d == np.float32 or d.itemsize <= 2 for d in (x, y))
+    strict, dtype = precision == "strict", "f4" if narrow else "f8"
+    if nearest:
+        return Sums(dtype, not strict, dtype == "f8", rounds=False, nearest=True)
     if _wraps(steps, x, y):
         return Sums("i2", fma=False, divides=True, rounds=y.itemsize == 1)
     exact = _exact(steps, x, y)
     if exact is not None:
         return exact
-    narrow = precision != "strict" and all(d == np.float32 or d.itemsize <= 2 for d in (x, y))
-    dtype = "f4" if narrow else "f8"
-    strict = precision == "strict"
     return Sums(dtype, not strict, divides=strict, rounds=y.str[1:] != dtype)
 
 

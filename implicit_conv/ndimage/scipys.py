@@ -10,8 +10,8 @@ import scipy.ndimage
 from scipy.ndimage import _filters as scipy_filters
 
 from implicit_conv.ndimage.calls import CHAINS, chained
-from implicit_conv.ndimage.conventions import PROPAGATE
 from implicit_conv.ndimage.entries import COMPILED, Entries, scipy_filters_with
+from implicit_conv.ndimage.missing import PROPAGATE
 from implicit_conv.problem.options import Precision
 
 C = "_nd_image"  # the name of the module of C functions in that of filters

@@ -64,8 +64,8 @@ class Pass:
 
 
 class Format(NamedTuple):
-    """The strides of x and y in bytes, their dtypes and that of sums, and whether products may be
-    added without rounding.
+    """The strides of x and y in bytes, their dtypes and that of sums, whether products may be added
+    without rounding, and whether results are the nearest integers.
     """
 
     x_strides: tuple[int, ...]
@@ -74,6 +74,7 @@ class Format(NamedTuple):
     y: str
     sums: str
     fma: bool
+    nearest: bool = False
 
 
 class _Tables:
@@ -188,7 +189,16 @@ def launch_of(
         after=table_of(after),
     )
     orders = [None if each is None else each.order for each in (before, after)]
-    kinds = Kinds(form.x, form.sums, form.y, form.fma, orders[0], middle.order, orders[1])
+    kinds = Kinds(
+        form.x,
+        form.sums,
+        form.y,
+        form.fma,
+        form.nearest,
+        orders[0],
+        middle.order,
+        orders[1],
+    )
     scratch = (2 + planes * (window - 1 + batch) + batch) * pitch
     items = len(outer) * strips * tiles
     threads = min(threads, items)

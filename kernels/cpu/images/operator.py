@@ -26,13 +26,15 @@ from implicit_conv.kernels.cpu.runtime.pool import POOL
 
 class Kinds(NamedTuple):
     """What parts depend on: the dtypes of x, sums and y, whether products may be added without
-    rounding, and the orders of the passes, None for one that is none.
+    rounding and results are the nearest integers, and the orders of the passes, None for one that
+    is none.
     """
 
     x: str
     sums: str
     y: str
     fma: bool
+    nearest: bool
     before: Order | None
     middle: Order
     after: Order | None
@@ -69,7 +71,7 @@ class ImageLaunch:
         parts: dict[int, tuple[Any, ...]] = {
             LOAD: (".images.compiled.elements:make_load_row", kinds.x, kinds.sums),
             ROUND: (".images.compiled.elements:make_round_row", kinds.sums, kinds.y),
-            STORE: (".images.compiled.elements:make_store_row", kinds.sums, kinds.y),
+            STORE: (".images.compiled.elements:make_store_row", kinds.sums, kinds.y, kinds.nearest),
         }
         size = np.dtype(kinds.sums).itemsize
         for slot, order in ((BEFORE, kinds.before), (MIDDLE, kinds.middle), (AFTER, kinds.after)):

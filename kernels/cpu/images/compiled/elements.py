@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from implicit_conv.kernels.cpu.emit import masks
-from implicit_conv.kernels.cpu.emit.internals import ir
+from implicit_conv.kernels.cpu.emit.internals import get_or_insert_function, ir
 from implicit_conv.kernels.cpu.emit.vector import BYTES, I32, SCALAR, Builder, Emitter, Value, i64
 from implicit_conv.kernels.cpu.images.compiled.sums import emitter
 from implicit_conv.kernels.cpu.images.layout import LOAD, ROUND, STORE
@@ -111,10 +111,22 @@ def make_load_row(dtype: str, sums: str) -> Source:
     return _by_vectors(load_row, itemsize, dtype, sums, lambda e, value: widen(e, dtype, value))
 
 
-def make_store_row(sums: str, dtype: str) -> Source:
-    """The part that stores sums as elements of `dtype`."""
-    itemsize = np.dtype(sums).itemsize
-    return _by_vectors(store_row, itemsize, sums, dtype, lambda e, value: narrow(e, dtype, value))
+def nearest(e: Emitter, dtype: str, value: Value) -> Value:
+    """The nearest integers, halves to even ones, within the range of `dtype`."""
+    limits = np.iinfo(dtype)
+    kind = ir.FunctionType(e.vector, [e.vector])
+    name = f"llvm.rint.{e.suffix}"
+    whole = e.builder.call(get_or_insert_function(e.builder.module, kind, name), [value])
+    return e.clamp(whole, e.constant(limits.min), e.constant(limits.max))
+
+
+def make_store_row(sums: str, dtype: str, to_nearest: bool) -> Source:
+    """The part that stores sums as elements of `dtype`, of integers the nearest ones if asked."""
+
+    def convert(e: Emitter, value: Value) -> Value:
+        return narrow(e, dtype, nearest(e, dtype, value) if to_nearest else value)
+
+    return _by_vectors(store_row, np.dtype(sums).itemsize, sums, dtype, convert)
 
 
 def make_round_row(sums: str, dtype: str) -> Source:
