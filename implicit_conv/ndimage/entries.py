@@ -111,12 +111,11 @@ class Entries:
         """Compute a step here, unless it is left to scipy's C."""
         if not filters.served(x, out, step.mode):
             return False
-        if not filters.has_order([step], x.dtype, out.dtype, self._precision):
+        if filters.sums_nothing(step):
             return False
         if self._propagates:
-            filters.run([step], x, out, self._precision)
-        else:
-            without_nans(step, x, out, self._precision, self._nan)
+            return filters.run([step], x, out, self._precision)
+        without_nans(step, x, out, self._precision, self._nan)
         return True
 
 

@@ -20,7 +20,6 @@ from implicit_conv.ndimage.passes import (
     Sums,
     key_of,
     pass_of,
-    sums_integers,
     sums_of,
 )
 from implicit_conv.operators.image_filters import Format, ImageLaunch, launch_of
@@ -49,15 +48,9 @@ def stores(dtype: np.dtype[Any]) -> bool:
     return dtype.char in STORED and dtype.isnative
 
 
-def has_order(steps: Sequence[Step], x: np.dtype[Any], y: np.dtype[Any], precision: str) -> bool:
-    """Whether sums have the order, and so the bits, that `precision` promises."""
-    for step in steps:
-        if step.axis is None and not (abs(step.taps) > EPSILON).any():
-            return False
-        if step.size and precision == "strict" and not sums_integers(step, x):
-            return False  # scipy's C adds to a running sum of floats
-        x = y
-    return True
+def sums_nothing(step: Step) -> bool:
+    """Whether all weights of a window count as zero, which scipy's C sees to."""
+    return step.axis is None and not (abs(step.taps) > EPSILON).any()
 
 
 class Chain:
@@ -114,37 +107,32 @@ def _joined(steps: Sequence[Step], rank: int) -> list[Sequence[Step]]:
     return found
 
 
-def run(steps: Sequence[Step], x: Array, out: Array, precision: str) -> None:
-    """Compute the steps of x into `out`."""
+def run(steps: Sequence[Step], x: Array, out: Array, precision: str) -> bool:
+    """Compute the steps of x into `out`; False where they must be computed by scipy's C."""
     if x.ndim == 0:  # an image of one pixel
         steps = [step._replace(taps=step.taps.reshape(1), origins=(0,)) for step in steps]
         x, out = x.reshape(1), out.reshape(1)
-    if stores(out.dtype):
-        compute(steps, x, out, precision)
-        return
-    for step in steps:
-        y = np.empty(out.shape)
-        compute([step], x, y, precision)
-        store(y, out)
-        x = out
-
-
-def compute(steps: Sequence[Step], x: Array, out: Array, precision: str) -> None:
-    """Compute the steps of x into an array of a dtype that launches store."""
-    chain, x, y = chain_of(steps, x, out, precision)
+    y = out if stores(out.dtype) and out.flags.aligned else np.empty(out.shape, _stored(out))
+    chain, x, y = chain_of(steps, x, y, precision)
+    if chain is None:
+        return False
     chain.run(x, y)
     if y is not out:
-        np.copyto(out, y)
+        store(y, out)
+    return True
+
+
+def _stored(out: Array) -> Any:
+    return out.dtype if stores(out.dtype) else np.float64
 
 
 def chain_of(
-    steps: Sequence[Step], x: Array, out: Array, precision: str
-) -> tuple[Chain, Array, Array]:
-    """A chain, and the arrays that it takes in place of x and `out`: themselves where it can."""
+    steps: Sequence[Step], x: Array, y: Array, precision: str
+) -> tuple[Chain | None, Array, Array]:
+    """A chain, or None, and the arrays that it takes in place of x and y, or these themselves."""
     threads = current().num_threads
     if not (x.dtype.isnative and x.flags.aligned):
         x = x.astype(x.dtype.newbyteorder("="))
-    y = out if out.flags.aligned else np.empty(out.shape, out.dtype)
     if np.may_share_memory(x, y):
         x = x.copy()
     of_steps = tuple(map(key_of, steps))
@@ -164,11 +152,11 @@ def chain_of(
             try:
                 found = new_chain(steps, x, y, precision)
             except ValueError:
-                x, y = np.ascontiguousarray(x), np.empty(out.shape, out.dtype)
+                x, y = np.ascontiguousarray(x), np.empty(y.shape, y.dtype)
                 continue
             IMAGES.keep(key, found)
         return found, x, y
-    raise AssertionError("contiguous arrays have contiguous rows")
+    return None, x, y
 
 
 def new_chain(

@@ -43,7 +43,7 @@ def without_nans(step: Step, x: Array, out: Array, precision: str, nan: str) -> 
 
 def surrounded(step: Step, x: Array, dtype: np.dtype[Any]) -> Array:
     """A copy of an image with all that the windows of a step read."""
-    sources = pass_of(step, x.shape, Sums("f8", False, False, False)).sources
+    sources = pass_of(step, x.shape, Sums("f8", False, "products", False)).sources
     around: Array = x[np.ix_(*(np.maximum(source, 0) for source in sources))].astype(dtype)
     for axis, source in enumerate(sources):
         around[(slice(None),) * axis + (source == OUTSIDE,)] = step.cval

@@ -62,8 +62,8 @@ class Sums(NamedTuple):
     dtype : "i2", "f4" or "f8"
     fma : bool
         Whether products may be added without rounding.
-    divides : bool
-        Whether means divide a sum of integers, rather than add products.
+    means : "divided", "running" or "products"
+        How means are made: of a sum of integers, of a running sum, or as other sums.
     rounds : bool
         Whether results between steps must be rounded to those of the output.
     nearest : bool
@@ -72,7 +72,7 @@ class Sums(NamedTuple):
 
     dtype: str
     fma: bool
-    divides: bool
+    means: str
     rounds: bool
     nearest: bool = False
 
@@ -82,15 +82,16 @@ def mean_step(size: int, axis: int, mode: int, cval: float, origins: tuple[int, 
     return Step(np.full(size, 1 / size), size, axis, mode, cval, origins)
 
 
-def taps_of(step: Step, rank: int, *, divides: bool = False) -> tuple[Order, Array, Array]:
-    """The order of a sum, its weights, and the positions of the two elements of each tap; a mean
-    that `divides` has its size as its only weight.
+def taps_of(step: Step, rank: int, means: str = "products") -> tuple[Order, Array, Array]:
+    """The order of a sum, its weights, and the positions of the two elements of each tap; `means`
+    are made as `Sums` says, and unless they are products their size is the only weight.
     """
     if step.axis is None:
         places = np.argwhere(abs(step.taps) > EPSILON)
         return Order.TAPS, step.taps[tuple(places.T)], np.stack([places, places], axis=1)
-    if step.size and divides:
-        order, taps = Order.MEAN, np.stack([np.arange(step.size)] * 2, axis=1)
+    if step.size and means != "products":
+        order = Order.MEAN if means == "divided" else Order.RUNNING
+        taps = np.stack([np.arange(step.size)] * 2, axis=1)
         weights = np.array([float(step.size)])
     else:
         order, taps = _line_order(step.taps)
@@ -132,20 +133,24 @@ def pass_of(step: Step, shape: Sequence[int], sums: Sums, *, surrounded: bool = 
     that windows read is in it.
     """
     rank = len(shape)
-    order, weights, places = taps_of(step, rank, divides=sums.divides)
+    order, weights, places = taps_of(step, rank, sums.means)
     if order is Order.MEAN and sums.dtype == "f4":
         weights = SCALE / weights
     elif order is Order.MEAN and sums.dtype == "i2":
         weights = np.array([_factor(step.size)])
-    kernel = extents(step, rank)
+    more = int(order is Order.RUNNING)  # the element that leaves
+    kernel = tuple(
+        taps + more * (axis == step.axis) for axis, taps in enumerate(extents(step, rank))
+    )
     axes = tuple(
         axis
         for axis in range(rank)
         if axis == step.axis or (step.axis is None and kernel[axis] > 1)
     )
     sources = []
-    for size, taps, origin in zip(shape, kernel, step.origins, strict=True):
-        first = 0 if surrounded else -(taps // 2) - origin
+    for axis, (size, taps, origin) in enumerate(zip(shape, kernel, step.origins, strict=True)):
+        before = more if axis == step.axis else 0
+        first = 0 if surrounded else -((taps - before) // 2) - origin - before
         end = first + size + taps - 1
         read = np.arange(first, end)
         sources.append(read if surrounded else pixels(read, size, step.mode))
@@ -176,13 +181,15 @@ def sums_of(
     narrow = precision != "strict" and all(d == np.float32 or d.itemsize <= 2 for d in (x, y))
     strict, dtype = precision == "strict", "f4" if narrow else "f8"
     if nearest:
-        return Sums(dtype, not strict, dtype == "f8", rounds=False, nearest=True)
+        means = "products" if narrow else "divided"
+        return Sums(dtype, not strict, means, rounds=False, nearest=True)
     if _wraps(steps, x, y):
-        return Sums("i2", fma=False, divides=True, rounds=y.itemsize == 1)
+        return Sums("i2", fma=False, means="divided", rounds=y.itemsize == 1)
     exact = _exact(steps, x, y)
     if exact is not None:
         return exact
-    return Sums(dtype, not strict, divides=strict, rounds=y.str[1:] != dtype)
+    means = "running" if strict else "products"
+    return Sums(dtype, not strict, means, rounds=y.str[1:] != dtype)
 
 
 def sums_integers(step: Step, x: np.dtype[Any]) -> bool:
@@ -252,7 +259,7 @@ def _exact(steps: Sequence[Step], x: np.dtype[Any], y: np.dtype[Any]) -> Sums | 
         if y.kind in "iu":
             rounds = rounds or bound > _largest(y) or y.kind == "u"
             bound = min(bound, _largest(y) + 1) if rounds else bound
-    return Sums("f4", fma=True, divides=True, rounds=rounds)
+    return Sums("f4", fma=True, means="divided", rounds=rounds)
 
 
 def _largest(dtype: np.dtype[Any]) -> int:

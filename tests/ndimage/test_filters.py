@@ -11,7 +11,7 @@ scipy = pytest.importorskip("scipy.ndimage", reason="pip install '.[ndimage]'")
 import implicit_conv  # noqa: E402
 from implicit_conv import ndimage  # noqa: E402
 from implicit_conv.cache import IMAGES  # noqa: E402
-from implicit_conv.cpu.engines import image_filters  # noqa: E402
+from implicit_conv.cpu.engines import image_filters, image_rows  # noqa: E402
 from implicit_conv.ndimage import filters, worth  # noqa: E402
 from implicit_conv.ndimage.entries import COMPILED, Entries  # noqa: E402
 
@@ -23,7 +23,7 @@ DRAWS = 120
 
 CUTS = {  # how images are cut: as usual, and into many tiles of a few rows
     "usual": {},
-    "small": {"PITCH_BYTES": 64, "BATCH_BYTES": 1, "LEAST_BATCH": 1, "PRODUCTS_PER_THREAD": 1},
+    "small": {"PITCH_BYTES": 64, "BATCH_BYTES": 1, "LEAST_BATCH": 1},
 }
 PAYS = worth.pays
 
@@ -47,7 +47,8 @@ def cut(request, monkeypatch):
     """Each way to cut images, with two threads."""
     IMAGES.clear()
     for name, value in CUTS[request.param].items():
-        monkeypatch.setattr(image_filters, name, value)
+        monkeypatch.setattr(image_rows, name, value)
+    monkeypatch.setattr(image_filters, "PRODUCTS_PER_THREAD", 1)
     with implicit_conv.config(num_threads=2):
         yield
     IMAGES.clear()

@@ -75,7 +75,7 @@ class Call:
 
         from implicit_conv import ndimage
         from implicit_conv.cache import IMAGES
-        from implicit_conv.cpu.engines import image_filters
+        from implicit_conv.cpu.engines import image_filters, image_rows
         from implicit_conv.ndimage import calls, worth
 
         always: Callable[..., bool] = lambda *_: True  # noqa: E731
@@ -83,7 +83,8 @@ class Call:
         with (
             mock.patch.object(worth, "pays", always),
             mock.patch.object(calls, "LARGE", 0),
-            mock.patch.multiple(image_filters, **_cut(self.tile)),
+            mock.patch.object(image_filters, "PRODUCTS_PER_THREAD", 1),
+            mock.patch.multiple(image_rows, **_cut(self.tile)),
             implicit_conv.config(num_threads=2),
         ):
             IMAGES.clear()
@@ -128,8 +129,9 @@ class Call:
 
 def _cut(tile: int) -> dict[str, Any]:
     """How images are cut into tiles, by the names of the engine."""
-    pieces = {"PITCH_BYTES": tile, "BATCH_BYTES": 1, "LEAST_BATCH": 1} if tile else {}
-    return {"PRODUCTS_PER_THREAD": 1, **pieces}
+    if tile == 0:
+        return {"LONG_ROW": 32}
+    return {"PITCH_BYTES": tile, "BATCH_BYTES": 1, "LEAST_BATCH": 1, "LONG_ROW": 4}
 
 
 def draw(dice: Dice) -> Call:

@@ -37,6 +37,9 @@ class Order(enum.Enum):
     # By the only weight, sums of float64 are divided, and others multiplied: those of integers are
     # multiplied by 2^16 over the number of elements, and lose 16 bits.
     MEAN = "elements are added, and the sum is divided"
+    # Of float64. A window has an element more, the first one, which the last sum had.
+    RUNNING = "means of elements below each other: the next one enters the sum, the first leaves"
+    ALONG = "means of elements beside each other: the next one enters the sum, the first leaves"
 
 
 class Taps(NamedTuple):
@@ -70,6 +73,7 @@ class Filter(NamedTuple):
     pitch: int = 0  # of rows in scratch memory
     constant: int = 0  # address: a row of what lies outside the image
     halo: int = 0  # columns that loaded rows have more than a tile
+    together: int = 1  # rows of which the last pass makes sums at once
     rounds: int = 0  # 1: elements are rounded between passes
     outside: int = 0  # 1: the last pass reads the constant where it is outside the image
     before: Taps = Taps()

@@ -36,7 +36,7 @@ class Kinds(NamedTuple):
     fma: bool
     nearest: bool
     before: Order | None
-    middle: Order
+    middle: Order | None
     after: Order | None
 
 

@@ -54,7 +54,7 @@ def copy_element(f: Any, to: int, at: int) -> None:
 
 class Rooms(NamedTuple):
     """Where a thread's rows are: a loaded one, those that the middle pass reads, those that it
-    writes, and a finished one.
+    writes, and finished ones.
     """
 
     line: int
@@ -67,7 +67,7 @@ class Rooms(NamedTuple):
 def rooms(f: Any, scratch: int) -> Rooms:
     """The rows of scratch memory."""
     ring, plane = scratch + f.pitch, (f.window - 1 + f.batch) * f.pitch
-    sums = ring + f.planes * plane
+    sums = ring + f.planes * plane + f.pitch  # behind a row that running means keep
     return Rooms(scratch, ring, plane, sums, sums + f.batch * f.pitch)
 
 
@@ -94,8 +94,10 @@ def load(blob: Blob, table: int, x: int, to: int) -> None:
         at += 2 * WORD
 
 
-def sum_along(blob: Blob, slot: int, taps: Any, out: int, x: int, rows: int, columns: int) -> None:
-    """The sums of a pass, of rows below each other."""
+def sum_along(
+    blob: Blob, slot: int, taps: Any, out: int, x: int, rows: int, columns: int, begins: int
+) -> None:
+    """The sums of a pass, of rows below each other; `begins` says that they are the first ones."""
     kernels, f = fields(blob).call.kernels, fields(blob).filter
     sum_rows(
         kernels,
@@ -109,6 +111,7 @@ def sum_along(blob: Blob, slot: int, taps: Any, out: int, x: int, rows: int, col
         taps=taps.number,
         rows=rows,
         width=columns * f.size,
+        begins=begins,
     )
 
 
@@ -128,25 +131,29 @@ def prepare(
             load(blob, table, x, to)
         else:
             load(blob, table, x, room.line)
-            sum_along(blob, BEFORE, f.before, to, room.line, 1, columns)
+            sum_along(blob, BEFORE, f.before, to, room.line, 1, columns, 1)
             if f.rounds:
                 round_row(call.kernels, to=to, at=to, count=columns)
 
 
-def finish(blob: Blob, room: Rooms, table: int, sums: int, y: int, columns: int) -> None:
-    """Store a row of sums of the middle pass, or the sums of the last pass along it."""
+def finish(blob: Blob, room: Rooms, table: int, sums: int, y: int, columns: int, rows: int) -> None:
+    """Store rows of sums of the middle pass, or the sums of the last pass along them."""
     kernels, f = fields(blob).call.kernels, fields(blob).filter
     if f.after.number == 0:
-        store_row(kernels, to=y, at=sums, count=columns)
+        for i in range(rows):
+            store_row(kernels, to=y + i * f.y_row, at=sums + i * f.pitch, count=columns)
         return
-    if f.rounds:
-        round_row(kernels, to=sums, at=sums, count=columns + f.halo)
-    if f.outside:
-        low, high = memory.read(table + WORD * BEHIND), memory.read(table + WORD * BEYOND)
-        memory.copy(sums, f.constant, low * f.size)
-        memory.copy(sums + (columns + f.halo - high) * f.size, f.constant, high * f.size)
-    sum_along(blob, AFTER, f.after, room.result, sums, 1, columns)
-    store_row(kernels, to=y, at=room.result, count=columns)
+    for i in range(rows):
+        row = sums + i * f.pitch
+        if f.rounds:
+            round_row(kernels, to=row, at=row, count=columns + f.halo)
+        if f.outside:
+            low, high = memory.read(table + WORD * BEHIND), memory.read(table + WORD * BEYOND)
+            memory.copy(row, f.constant, low * f.size)
+            memory.copy(row + (columns + f.halo - high) * f.size, f.constant, high * f.size)
+    sum_along(blob, AFTER, f.after, room.result, sums, rows, columns, 1)
+    for i in range(rows):
+        store_row(kernels, to=y + i * f.y_row, at=room.result + i * f.pitch, count=columns)
 
 
 def run_item(blob: Blob, item: int, scratch: int) -> None:
@@ -169,10 +176,12 @@ def run_item(blob: Blob, item: int, scratch: int) -> None:
             count = end - row - f.window  # in place, the last ones repeat none that is written
         for i in range(shared, shared + count):
             prepare(blob, room, table, places, row + i, i, columns)
-        sum_along(blob, MIDDLE, f.middle, room.sums, room.ring, count, summed)
-        for i in range(count):
-            finish(blob, room, table, room.sums + i * f.pitch, y, columns)
-            y += f.y_row
+        begins = row == strip * f.strip
+        sum_along(blob, MIDDLE, f.middle, room.sums, room.ring, count, summed, begins)
+        for i in range(0, count, f.together):
+            rows = min(f.together, count - i)
+            finish(blob, room, table, room.sums + i * f.pitch, y, columns, rows)
+            y += rows * f.y_row
         row += count
         if row < end:
             for plane in range(f.planes):

@@ -20,14 +20,15 @@ from implicit_conv.kernels.cpu.emit.vector import (
     Values,
     i64,
 )
+from implicit_conv.kernels.cpu.images.compiled.running import RUNNING
 from implicit_conv.kernels.cpu.images.layout import BLOCK_BYTES, SUMS, Order
 from implicit_conv.kernels.cpu.runtime.compiled.part import Part, body, declare
-from implicit_conv.kernels.cpu.runtime.compiled.source import Source, translated
+from implicit_conv.kernels.cpu.runtime.compiled.source import Source, emitted, translated
 
 PARTS = range(0, BLOCK_BYTES, 64)  # byte offsets of vectors
 PAIRS = Order.MIRRORED, Order.OPPOSED
 
-sum_rows = declare(SUMS, "sum_rows", "out out_row x x_row offsets weights taps rows width")
+sum_rows = declare(SUMS, "sum_rows", "out out_row x x_row offsets weights taps rows width begins")
 
 
 def emitter(builder: Builder, itemsize: int, fma: bool = False) -> Emitter:
@@ -108,8 +109,11 @@ def make_sum_rows(order: Order, itemsize: int, fma: bool) -> Source:
     """The part that computes rows of sums, which are `width` bytes wide.
 
     `offsets` are in bytes, two for each tap: the second is that of the element which is joined with
-    the first one. `out_row` and `x_row` are the byte strides of rows.
+    the first one. `out_row` and `x_row` are the byte strides of rows. `begins` says that no row was
+    computed before them.
     """
+    if order in RUNNING:
+        return emitted(sum_rows, RUNNING[order])
     block = make_block(order, itemsize, fma)
 
     def summed_rows(
@@ -122,6 +126,7 @@ def make_sum_rows(order: Order, itemsize: int, fma: bool) -> Source:
         taps: int,
         rows: int,
         width: int,
+        begins: int,
     ) -> None:
         for column in range(0, width, BLOCK_BYTES):
             for row in range(rows):  # the rows of a window stay in L1
