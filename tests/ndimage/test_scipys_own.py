@@ -23,9 +23,9 @@ def found(module):
 @pytest.mark.parametrize(
     ("tests", "way", "passed", "fewest"),  # of scipy 1.11 to 1.17, and scikit-image 0.25
     [
-        (SCIPY, "patch", 400, {"correlate": 1000, "correlate1d": 1000, "uniform_filter1d": 100}),
-        (SCIPY, "names", 400, {"correlate": 1000, "correlate1d": 1000, "uniform_filter1d": 100}),
-        (SCIKIT_IMAGE, "patch", 400, {"correlate1d": 1000}),
+        (SCIPY, "patch", 400, 2000),
+        (SCIPY, "names", 400, 2000),
+        (SCIKIT_IMAGE, "patch", 400, 1000),
     ],
 )
 def test_their_own_tests_pass(tests, way, passed, fewest, tmp_path):
@@ -41,5 +41,4 @@ def test_their_own_tests_pass(tests, way, passed, fewest, tmp_path):
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
     assert int(re.search(r"(\d+) passed", done.stdout)[1]) > passed
-    computed = dict(re.findall(r"'(\w+)': (\d+)", done.stdout))
-    assert all(int(computed[name]) >= least for name, least in fewest.items()), computed
+    assert int(re.search(r"'steps': (\d+)", done.stdout)[1]) >= fewest
