@@ -173,7 +173,8 @@ def test_integers_are_exact_on_every_kernel(capsys):
     def check(case, seed, tile_pixels, block_elements, packed):
         x, w = case.inputs(seed, integers=True)
         plan = small_plan(case, tile_pixels, block_elements)
-        reached.update(what_it_reaches(plan))
+        if plan.engine.best.algorithm != "depthwise":
+            reached.update(what_it_reaches(plan))
         out = np.full(plan.problem.output_shape, np.nan, numpy_dtype(case.dtype))
         x_arranged, w_arranged = case.arrange(x, w)
         plan(x_arranged, plan.pack(w_arranged) if packed else w_arranged, out=out)

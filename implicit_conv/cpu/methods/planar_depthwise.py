@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from implicit_conv.cpu.candidates.candidate import (
-    FLOATS,
     Candidate,
     Refusal,
     Request,
-    Serves,
     Words,
 )
 from implicit_conv.cpu.candidates.kernel_method import KernelMethod, ranked
@@ -70,7 +68,6 @@ class PlanarDepthwise(KernelMethod):
 
     name: ClassVar[str] = "depthwise over planes"
     algorithms: ClassVar[tuple[str, ...]] = ("depthwise",)
-    serves: ClassVar[Serves] = FLOATS
 
     @property
     def summary(self) -> str:

@@ -22,7 +22,7 @@ from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.emit.chains import sum_in_chains
 from implicit_conv.kernels.cpu.emit.internals import ir
-from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, Values, i64
+from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, Integers, Values, i64
 from implicit_conv.kernels.cpu.planar_depthwise.layout import (
     PLANE_ROWS,
     PlaneFilter,
@@ -69,9 +69,9 @@ def emit(height: int, taps: PlaneFilter, e: Emitter, at: dict[str, ir.Value]) ->
 
     def add(sums: list[ir.Value], more: list[ir.Value] | None) -> list[ir.Value]:
         """The sums of two lists, of which the second may be missing."""
-        return (
-            sums if more is None else [builder.fadd(*pair) for pair in zip(sums, more, strict=True)]
-        )
+        if more is None:
+            return sums
+        return [e.add(*pair) for pair in zip(sums, more, strict=True)]
 
     def shifted(row: ir.Value, shift: int) -> ir.Value:
         """A vector of the pixels from `shift` on."""
@@ -118,7 +118,7 @@ def emit(height: int, taps: PlaneFilter, e: Emitter, at: dict[str, ir.Value]) ->
             return e.loop(count, 1, total, full)
 
         total, whole = [start] * height, i64(taps.passes - 1)
-        if taps.chained:
+        if taps.chained and not isinstance(e, Integers):
             length = max(1, CHAIN // (len(taps.rows) * len(taps.columns)))
             total = sum_in_chains(e, whole, length, [], total, passes)
             last = one_pass(whole, [e.constant(0.0)] * height, taps.last)
@@ -149,21 +149,22 @@ def buffered_rows(
 
 
 def make_microkernel(
-    height: int, taps: PlaneFilter, lanes: int, itemsize: int, fma: bool
+    height: int, taps: PlaneFilter, lanes: int, itemsize: int, fma: bool, integers: bool
 ) -> Source:
-    """The microkernel of `height` output rows."""
+    """The microkernel of `height` output rows, of integers or of floats."""
 
     def emit_part(builder: ir.IRBuilder, at: dict[str, ir.Value]) -> None:
-        emit(height, taps, Emitter(builder, lanes, itemsize, fma), at)
+        floats = Emitter(builder, lanes, itemsize, fma)
+        emit(height, taps, Integers(builder, lanes, itemsize) if integers else floats, at)
 
     return emitted(sum_plane, emit_part)
 
 
 def make_pack_planes(lanes: int, form: Format) -> Source:
     """The part that packs filters whose elements have the formats `form`."""
-    element_bytes = storage.SIZES[form.x]
-    move = convert.make_move(form.x, form.buffer, lanes)
-    move_element = convert.make_move_element(form.x, form.buffer)
+    element_bytes = storage.SIZES[form.w]
+    move = convert.make_move(form.w, form.sums, lanes)
+    move_element = convert.make_move_element(form.w, form.sums)
 
     def packed_planes(blob: Blob, first: int, end: int, panels: int) -> None:
         """Pack the filters of the channels first .. end - 1."""

@@ -65,6 +65,7 @@ class PlanarDepthwise(Operator):
                 self.lanes,
                 self.itemsize,
                 self.fma,
+                self.form.integers,
             )
             for height in self._heights()
         }

@@ -131,10 +131,9 @@ def make_load_rows(step: int, lanes: int, form: Format) -> Source:
     """The part that executes the loads of one channel, for pixels with a stride of `step`
     elements.
     """
-    itemsize = storage.SIZES[form.buffer]
 
     def emit_part(builder: ir.IRBuilder, at: dict[str, ir.Value]) -> None:
-        emit_loads(step, form.x, Emitter(builder, lanes, itemsize, fma=True), at)
+        emit_loads(step, form.x, convert.emitter(builder, lanes, form.sums, fma=True), at)
 
     return emitted(load_rows, emit_part)
 
