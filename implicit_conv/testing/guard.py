@@ -24,6 +24,7 @@ from numba import cfunc, njit, types
 
 from implicit_conv.cpu.run import call
 from implicit_conv.kernels.cpu import operator
+from implicit_conv.kernels.cpu.images import operator as image_operator
 from implicit_conv.kernels.cpu.runtime import launch, pool
 from implicit_conv.kernels.cpu.runtime.call import BLOB, WORDS
 from implicit_conv.testing import Array
@@ -75,6 +76,7 @@ def guarded(side: str) -> Iterator[Callable[[Array], None]]:
         for place, name, other in (
             (launch, "POOL", blocks),
             (call, "POOL", blocks),
+            (image_operator, "POOL", blocks),
             (operator, "aligned_bytes", _bytes),
             (pool, "aligned_bytes", _bytes),
             (launch.Launch, "run", blocks.run),

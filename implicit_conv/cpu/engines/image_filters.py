@@ -11,7 +11,7 @@ import numpy as np
 
 from implicit_conv.arrays.arrays import Array
 from implicit_conv.cpu.engines.image_rows import Cut, Format, Layout, Pass, border
-from implicit_conv.kernels.cpu.images.layout import CONSTANT, Filter, Order, Taps
+from implicit_conv.kernels.cpu.images.layout import CONSTANT, NOWHERE, Filter, Order, Taps
 from implicit_conv.kernels.cpu.images.operator import ImageLaunch, Kinds
 from implicit_conv.kernels.preparation import prepare
 
@@ -134,7 +134,7 @@ def _outer(form: Format, layout: Layout) -> tuple[Array, int]:
             read = middle.sources[axis][first : first + shape[axis]]
             offset = (offset[:, None] + read * form.x_strides[axis]).ravel()
             outside = (outside[:, None] | (read == CONSTANT)).ravel()
-        found.append(np.where(outside, CONSTANT, offset))
+        found.append(np.where(outside, NOWHERE, offset))
     return np.stack(found, axis=1), len(found) - 1
 
 

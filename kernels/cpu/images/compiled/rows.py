@@ -25,6 +25,7 @@ from implicit_conv.kernels.cpu.images.layout import (
     COPIES,
     LAUNCH,
     MIDDLE,
+    NOWHERE,
     RUNS,
     TABLE_HEADER,
 )
@@ -35,7 +36,8 @@ from implicit_conv.kernels.cpu.runtime.compiled.source import ARRAY, INT, Source
 from implicit_conv.kernels.cpu.runtime.layout import round_up
 
 WORD = 8  # bytes
-LAUNCH_BYTES = round_up(LAUNCH.itemsize)
+LAUNCH_SIZE = LAUNCH.itemsize
+LAUNCH_BYTES = round_up(LAUNCH_SIZE)
 
 
 @intrinsic
@@ -125,7 +127,7 @@ def prepare(
         offset = memory.read(places + WORD * (1 + plane))
         to = room.ring + plane * room.plane + place * f.pitch
         x = call.x.address + offset + row * f.x_row
-        if row == CONSTANT or offset == CONSTANT:  # noqa: PLR1714  # translated
+        if row == CONSTANT or offset == NOWHERE:
             memory.copy(to, f.constant, (columns + f.halo) * f.size)
         elif f.before.number == 0:
             load(blob, table, x, to)
@@ -208,7 +210,7 @@ def run(blob: int, entry: int, x: int, y: int, block: int, threads: int, starter
     """Run a launch on arrays at x and y. `block` has room for its record, then for the scratch
     memory of all threads.
     """
-    memory.copy(block, blob, LAUNCH_BYTES)
+    memory.copy(block, blob, LAUNCH_SIZE)
     memory.write(block + WORD * X, x)
     memory.write(block + WORD * Y, y)
     memory.write(block + WORD * SCRATCH, block + LAUNCH_BYTES)
