@@ -289,3 +289,49 @@ def test_other_functions_of_scipys_module_are_its_own(name):
     entries = Entries("strict")
     assert entries.min_or_max_filter1d is COMPILED.min_or_max_filter1d
     assert getattr(entries, name) is not getattr(COMPILED, name)
+
+
+def test_a_plane_one_byte_before_the_first_one():
+    """Its offset is -1."""
+    x = np.random.default_rng(7).integers(0, 250, (8, 5, 6, 1), np.uint8)
+    for axis in range(4):
+        check("prewitt", x[:, :, ::-1], axis)
+
+
+@pytest.mark.parametrize("precision", ["strict", "standard"])
+def test_calls_that_come_again_are_chains(precision, served):
+    """The first call of a small size is scipy's own code, on our functions of its C."""
+    x = np.random.default_rng(8).random((40, 50)).astype("f")
+    results = [ndimage.gaussian_filter(x, 1.5, precision=precision) for _ in range(3)]
+    assert served[-2:] == [2, 2]
+    assert (results[0] == results[1]).all() and (results[1] == results[2]).all()
+    assert abs(results[0] - scipy.gaussian_filter(x, 1.5)).max() < 1e-6
+
+
+def test_arguments_that_are_alike_are_told_apart():
+    """Of one shape: types, signs of zero, orders of axes, contents of weights, and outputs."""
+    x = np.random.default_rng(9).random((50, 60)).astype("f")
+    calls = [
+        ("gaussian_filter", (1,), {}),
+        ("gaussian_filter", (1.0,), {"order": 1}),
+        ("gaussian_filter", ((1, 2),), {}),
+        ("gaussian_filter", ((2, 1),), {}),
+        ("gaussian_filter", (1,), {"mode": "constant", "cval": -0.0}),
+        ("gaussian_filter", (1,), {"mode": "constant", "cval": 2}),
+        ("gaussian_filter", (1,), {"output": "d"}),
+        ("gaussian_filter", (1,), {"output": np.uint8}),
+        ("correlate1d", ([1, 2, 3],), {}),
+        ("correlate1d", ([3, 2, 1],), {}),
+        ("correlate1d", (np.array([1, 2, 3]),), {"axis": 0}),
+        ("correlate1d", (np.array([1, 2, 3], "b"),), {"axis": 0, "origin": 1}),
+    ]
+    for _ in range(3):
+        for name, args, options in calls:
+            check(name, x, *args, **options)
+
+
+def test_an_argument_that_is_given_twice_is_scipys_error():
+    x = np.ones((9, 9))
+    for _ in range(3):
+        with pytest.raises(TypeError, match="sigma"):
+            ndimage.gaussian_filter(x, 1, sigma=2)
