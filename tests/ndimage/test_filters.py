@@ -294,8 +294,8 @@ def test_other_functions_of_scipys_module_are_its_own(name):
 def test_a_plane_one_byte_before_the_first_one():
     """Its offset is -1."""
     x = np.random.default_rng(7).integers(0, 250, (8, 5, 6, 1), np.uint8)
-    for axis in range(4):
-        check("prewitt", x[:, :, ::-1], axis)
+    for axis in (3, 3, 2, 2):  # the second call is a chain
+        check("prewitt", x[:, :, ::-1], axis, cval=300.0)
 
 
 @pytest.mark.parametrize("precision", ["strict", "standard"])

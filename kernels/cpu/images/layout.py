@@ -25,7 +25,7 @@ from implicit_conv.kernels.cpu.runtime.call import BLOB
 
 BLOCK_BYTES = 256  # of a block: 4 sums in vectors of 64 bytes hide the latency of an addition
 CONSTANT = -1  # as the pixel of a position: what lies outside the image
-NOWHERE = -1  # as the offset of a plane: it is outside the image; offsets may be negative
+NOWHERE = 1 << 62  # as the offset of a plane: it is outside the image; offsets may be negative
 
 
 class Order(enum.Enum):
