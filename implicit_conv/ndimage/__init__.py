@@ -19,8 +19,8 @@ preserve_nan : bool
     Whether a NaN of the image stays NaN in the result.
 
 Other public names of scipy.ndimage, such as `median_filter`, `zoom` and `label`, are scipy's own
-functions, so that ``import implicit_conv.ndimage as ndi`` takes the place of scipy's module. Type
-checkers know the filters alone.
+functions, so that ``import implicit_conv.ndimage as ndi`` takes the place of scipy's module.
+`served` lists what is computed here. Type checkers know the filters alone.
 
 `patch` makes scipy's own functions as fast, and those of scikit-image that call them.
 The page "Filters of images and fields" says what is computed here, and what is left to scipy.
@@ -60,7 +60,33 @@ FILTERS = (
 )
 CONVENTIONS = ("channel_axis", "rounding", "nan", "preserve_nan")
 OPTIONS = {field.name: field.default for field in dataclasses.fields(Conventions)}
-__all__ = [*FILTERS, "patch", "unpatch"]  # noqa: PLE0604
+__all__ = [*FILTERS, "patch", "served", "unpatch"]  # noqa: PLE0604
+
+import scipy.ndimage  # noqa: E402  # after `entries`, whose error says how to install it
+
+# `import *` and `dir` give all that scipy's module gives.
+__all__ += [name for name in scipy.ndimage.__all__ if name not in FILTERS]
+
+
+def served() -> tuple[str, ...]:
+    """The names of scipy.ndimage whose functions are computed here; all others are scipy's own.
+
+    A served function may still leave a call to scipy's code, such as one of few elements.
+
+    Returns
+    -------
+    names : tuple of str
+        In alphabetical order.
+
+    Examples
+    --------
+    >>> import implicit_conv.ndimage
+    >>> implicit_conv.ndimage.served()[:3]
+    ('convolve', 'convolve1d', 'correlate')
+    >>> "label" in implicit_conv.ndimage.served()
+    False
+    """
+    return tuple(sorted(FILTERS))
 
 
 def patch(precision: Precision = STRICT) -> Patch:
@@ -97,8 +123,6 @@ def patch(precision: Precision = STRICT) -> Patch:
 
 def _filter(name: str) -> Any:
     """scipy's filter of this name, with `Conventions`."""
-    import scipy.ndimage
-
     original = OWN.get(name) or getattr(scipy.ndimage, name)
     signature = inspect.signature(original)
 
@@ -135,8 +159,6 @@ else:
         if name not in FILTERS:
             if name.startswith("_"):  # what Python itself looks for needs no scipy
                 raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-            import scipy.ndimage
-
             return own_name(__name__, scipy.ndimage, name)
         globals()[name] = _filter(name)
         return globals()[name]

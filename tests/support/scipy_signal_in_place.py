@@ -32,7 +32,7 @@ def replace_names():
         from scipy._lib._array_api import xp_capabilities_table as table
     except ImportError:
         table = {}
-    theirs = {name: getattr(scipy.signal, name) for name in signal.__all__}
+    theirs = {name: getattr(scipy.signal, name) for name in signal.served()}
     for module in (choice, convolutions, filters):  # what is left to scipy stays scipy's
         module.scipy_signal = types.SimpleNamespace(**theirs)
     for name, function in theirs.items():
