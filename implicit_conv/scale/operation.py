@@ -74,14 +74,15 @@ class Operation:
 
     def spans(self, place: Sequence[Span]) -> list[Block]:
         """What each axis of x gives to the block of y at these pixels of each of its axes."""
-        blocks = []
-        for letter, size, (start, stop) in zip(self.letters, self.x_shape, place, strict=True):
-            if letter in self.axes:
-                blocks.append(self.axes[letter].block(start, stop))
-            else:
-                whole = slice(0, size) if letter == "C" else slice(start, stop)
-                blocks.append(Block((whole,), (0, 0)))
-        return blocks
+        return [self.block(axis, *span) for axis, span in enumerate(place)]
+
+    def block(self, axis: int, start: int, stop: int) -> Block:
+        """What an axis of x gives to the pixels start .. stop - 1 of this axis of y."""
+        letter = self.letters[axis]
+        if letter in self.axes:
+            return self.axes[letter].block(start, stop)
+        whole = slice(0, self.x_shape[axis]) if letter == "C" else slice(start, stop)
+        return Block((whole,), (0, 0))
 
     def compute(self, x: Array, blocks: Sequence[Block], out: Array | None = None) -> Array:
         """The block of y that needs `blocks`, of which `read` or a halo exchange has made `x`."""
@@ -173,10 +174,13 @@ def operation(name: str, x: Any, w: Any, *args: Any, **kwargs: Any) -> Operation
         y_dtype=engine.out_dtype,
         filters=(filters[0], *(None if part is None else np.asarray(part) for part in filters[1:])),
         options=given,
-        token=hashlib.blake2b(
-            np.ascontiguousarray(filters[0]).tobytes(), digest_size=16
-        ).hexdigest(),
+        token=digest(filters[0]),
     )
+
+
+def digest(filters: Array) -> str:
+    """What the content of a filter is known by."""
+    return hashlib.blake2b(np.ascontiguousarray(filters).tobytes(), digest_size=16).hexdigest()
 
 
 def signature(name: str) -> inspect.Signature:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array
+from implicit_conv.scale.mapped import placed
 
 
 class FileArray:
@@ -60,14 +61,11 @@ def file_array(x: Any) -> FileArray | None:
 
 def _memmap(x: Array) -> FileArray | None:
     """A memory-mapped array or a view of one; None for other arrays, and for private copies."""
-    root: Any = x if isinstance(x, np.memmap) else None
-    while root is not None and isinstance(root.base, np.memmap):
-        root = root.base
-    if root is None or root.filename is None or root.mode == "c":
+    place = placed(x) if isinstance(x, np.memmap) else None
+    if place is None:
         return None
-    first = x.__array_interface__["data"][0] - root.__array_interface__["data"][0]
-    place = str(root.filename), root.offset + first, x.dtype.str, x.shape, x.strides
-    return FileArray(x, _open_memmap, place)
+    file, first, _ = place
+    return FileArray(x, _open_memmap, (file, first, x.dtype.str, x.shape, x.strides))
 
 
 def _open_memmap(

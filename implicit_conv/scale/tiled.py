@@ -12,7 +12,7 @@ from implicit_conv.arrays.arrays import numpy_dtype
 from implicit_conv.errors import ShapeError
 from implicit_conv.scale.operation import Operation, operation
 from implicit_conv.scale.tile_sizes import chunks_of, largest_tile, parse_bytes
-from implicit_conv.scale.tiling import Progress, Tiling
+from implicit_conv.scale.tiling import RESUME, Progress, Tiling
 from implicit_conv.timing import show
 
 
@@ -89,7 +89,7 @@ def tiles(
     out: Any = None,
     memory: object = "2 GB",
     operator: str | None = None,
-    start: int = 0,
+    start: int | str = 0,
     threads: int = 2,
     progress: Progress | bool = True,
     **options: Any,
@@ -109,8 +109,11 @@ def tiles(
         Bytes that tiles in memory may take, as in "2 GB".
     operator : str, optional
         "conv1d", "conv_transpose2d" or another; by default the convolution that `w` fits.
-    start : int
-        The index of the first tile to compute. A TileError says which one failed.
+    start : int or "resume"
+        The index of the first tile to compute; a TileError says which one failed. "resume" goes on
+        after the tiles that a call with the same arguments has written before it was stopped, which
+        a file beside `out` says; without that file it computes all tiles. `out` is then a
+        numpy.memmap or a zarr array of a folder. It is read again up to there, x is not.
     threads : int
         Threads that read ahead, each a tile. The arithmetic has all threads of the settings.
     progress : bool or function of (tiles done, tiles)
@@ -123,9 +126,11 @@ def tiles(
     Raises
     ------
     ShapeError, DTypeError, PlanError
-        As in `operator`; or `out` does not fit, or memory does not hold the smallest tile.
+        As in `operator`; or `out` does not fit, or memory does not hold the smallest tile; or the
+        file beside `out` is of another computation.
     TileError
-        A tile could not be read, computed or written (a RuntimeError).
+        A tile could not be read, computed or written, the file of x or `out` is shorter than the
+        array, or the disk has no room for `out`, which is reserved first (a RuntimeError).
 
     Examples
     --------
@@ -147,7 +152,7 @@ def tiles(
 
 
 @contextmanager
-def _shown(count: int, start: int, progress: Progress | bool) -> Iterator[Progress | None]:
+def _shown(count: int, start: int | str, progress: Progress | bool) -> Iterator[Progress | None]:
     """What shows progress: a line of a terminal, a function of the caller's, or None."""
     if not isinstance(progress, bool):
         yield progress
@@ -156,7 +161,7 @@ def _shown(count: int, start: int, progress: Progress | bool) -> Iterator[Progre
         yield None
         return
     try:
-        show(f"tile {start} of {count}")
+        show(f"tile {0 if start == RESUME else start} of {count}")
         yield lambda done, _: show(f"tile {done} of {count}")
     finally:
         show("")

@@ -18,10 +18,13 @@ import numpy as np
 from implicit_conv.arrays.arrays import Array, numpy_dtype
 from implicit_conv.blocks import Block
 from implicit_conv.errors import ShapeError, TileError
-from implicit_conv.scale.operation import Operation, Span, read
+from implicit_conv.scale.mapped import check_length, reserve
+from implicit_conv.scale.operation import Operation, Span, digest, read
+from implicit_conv.scale.record import UNKNOWN, Record, record_file
 from implicit_conv.scale.tile_sizes import text, tile_bytes
 
 Progress = Callable[[int, int], object]  # of the tiles done, and of all
+RESUME = "resume"  # start after the tiles that are written
 
 
 class Read(NamedTuple):
@@ -147,25 +150,40 @@ class Tiling:
             )
         )
 
-    def run(self, x: Any, out: Any, start: int = 0, progress: Progress | None = None) -> None:
-        """Compute the tiles from index `start` on; see `tiles`."""
-        count, done = len(self), start
-        if not 0 <= start <= count:
-            raise ShapeError(f"start is {start}, but there are {count} tiles; pass 0 to {count}")
+    def run(self, x: Any, out: Any, start: int | str = 0, progress: Progress | None = None) -> None:
+        """Compute the tiles from index `start` on, or those that are left; see `tiles`."""
+        count, record = len(self), self._record(out)
+        if not (record if start == RESUME else isinstance(start, int) and 0 <= start <= count):
+            raise ShapeError(
+                f"start is {start!r}, but there are {count} tiles; pass 0 to {count}, or "
+                f"{RESUME!r} where out is a numpy.memmap or a zarr array of a folder"
+            )
+        try:
+            check_length(x, "x")
+            reserve(out)
+        except OSError as error:
+            raise TileError(
+                f"no tile was computed: {error}; the same call with start={start!r} does the rest"
+            ) from error
+        written = self._written(out, record, start)
+        done = len(written)
         direct = np.asarray(out) if isinstance(out, np.ndarray) else None
         with ThreadPoolExecutor(self.threads) as pool, ThreadPoolExecutor(1) as writer:
             pending: Future[None] | None = None
-            ahead = self._ahead(x, itertools.islice(self.places(), start, None), pool)
+            ahead = self._ahead(x, itertools.islice(self.places(), done, None), pool)
             try:
+                if record is not None and not record.begin(written):
+                    record = None
                 for place, needed, buffer in ahead:
-                    index = tuple(slice(*span) for span in place)
+                    index = _index(place)
                     view = self._needed(needed, buffer.result())
                     target = None if direct is None else direct[index]
                     y = self.operation.compute(view, needed.blocks, target)
                     if pending is not None:
                         pending.result()
                         done = self._count(done, count, progress)
-                    pending = writer.submit(_write, None if direct is not None else out, index, y)
+                    given = None if direct is not None else out
+                    pending = writer.submit(_write, given, index, y, record)
                 if pending is not None:
                     pending.result()
                     done = self._count(done, count, progress)
@@ -182,6 +200,36 @@ class Tiling:
                 raise
             finally:
                 ahead.close()
+        if record is not None:
+            record.end()
+
+    def _record(self, out: Any) -> Record | None:
+        """The file beside an output on disk."""
+        file = record_file(out)
+        return None if file is None else Record(file, self._computation())
+
+    def _computation(self) -> dict[str, str]:
+        """What the tiles are made of, but the content of x."""
+        own = self.operation
+        return {
+            "operator": own.name,
+            "x": f"{own.x_shape} {own.x_dtype}",
+            "out": f"{own.y_shape} {own.y_dtype}",
+            **{
+                name: f"{value.shape} {value.dtype} {digest(value)}"
+                for name, value in zip(("w", "bias", "scale"), own.filters, strict=True)
+                if value is not None
+            },
+            "padding": repr([(axis.pad_lo, axis.pad_hi) for axis in own.axes.values()]),
+            "options": repr(sorted(own.options.items())),
+            "tiles (memory, threads)": f"{self.tile} along {self.along}",
+        }
+
+    def _written(self, out: Any, record: Record | None, start: int | str) -> list[str]:
+        """A checksum for each tile that is written."""
+        if record is None or isinstance(start, int):
+            return [UNKNOWN] * int(start)
+        return record.intact(np.asarray(out[_index(place)]) for place in self.places())
 
     @staticmethod
     def _count(done: int, count: int, progress: Progress | None) -> int:
@@ -258,6 +306,12 @@ def _along(axis: int, part: slice) -> tuple[slice, ...]:
     return (*(slice(None) for _ in range(axis)), part)
 
 
-def _write(out: Any, index: tuple[slice, ...], y: Array) -> None:
+def _index(place: Sequence[Span]) -> tuple[slice, ...]:
+    return tuple(slice(*span) for span in place)
+
+
+def _write(out: Any, index: tuple[slice, ...], y: Array, record: Record | None) -> None:
     if out is not None:
         out[index] = y
+    if record is not None:
+        record.add(y)

@@ -1,0 +1,149 @@
+"""Which tiles of an output on disk are written: a small file beside it, from which a later call
+goes on.
+
+Its first line is the computation, in JSON; each line after it is the checksum of a tile, in their
+order. A tile that the file has is in the output, or was lost with pages that a power failure kept
+from the disk, or with an output that was made anew: then its checksum differs.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from implicit_conv.arrays.arrays import Array
+from implicit_conv.errors import PlanError
+from implicit_conv.scale.mapped import placed
+
+NAME = ".tiles"  # of the file: y.npy.tiles beside y.npy, and .tiles in the folder of a zarr array
+UNKNOWN = "-" * 8  # the checksum of a tile that another call has written, as the caller says
+
+
+class Record(NamedTuple):
+    """The file beside an output.
+
+    Attributes
+    ----------
+    file : str
+    computation : dict of str to str
+        What the tiles are made of; those of another computation are not gone on from.
+    """
+
+    file: str
+    computation: dict[str, str]
+
+    def begin(self, tiles: Sequence[str]) -> bool:
+        """Say that tiles with these checksums are written; whether the file could be made."""
+        lines = json.dumps(self.computation), *tiles, ""
+        return self._kept(lambda: _replace(self.file, "\n".join(lines)))
+
+    def add(self, y: Array) -> bool:
+        """Say that one more tile is written; whether the file could be written."""
+        return self._kept(lambda: _append(self.file, checksum(y) + "\n"))
+
+    def end(self) -> None:
+        """Remove the file: all tiles are written."""
+        self._kept(lambda: os.remove(self.file))
+
+    def _kept(self, change: Any) -> bool:
+        try:
+            change()
+        except OSError as error:
+            logging.getLogger("implicit_conv").warning(
+                "%s cannot be kept (%r): a later call does not know which tiles are written, but "
+                "by start=",
+                self.file,
+                error,
+            )
+            return False
+        return True
+
+    def tiles(self) -> list[str]:
+        """The checksums of the tiles that are written; none if there is no file.
+
+        Raises
+        ------
+        PlanError
+            The file is of another computation.
+        OSError
+            The file cannot be read.
+        """
+        try:
+            with open(self.file, encoding="ascii") as file:
+                head, *lines = file.read().split("\n")
+        except FileNotFoundError:
+            return []
+        found = json.loads(head)
+        own = self.computation
+        other = [key for key in {**own, **found} if own.get(key) != found.get(key)]
+        whole = lines[:-1]  # a line without its end was cut off
+        if other:
+            raise PlanError(
+                f"{self.file} is of another computation: {', '.join(other)} differ; pass start=0 "
+                f"to compute all tiles, or the same arguments as then to go on after tile "
+                f"{len(whole)}"
+            )
+        return whole
+
+    def intact(self, tiles: Iterable[Array]) -> list[str]:
+        """The checksums of the tiles that are written, up to the first that is not as it was.
+
+        Parameters
+        ----------
+        tiles : iterable of arrays
+            The tiles that the output has.
+        """
+        kept: list[str] = []
+        for line, tile in zip(self.tiles(), tiles, strict=False):
+            if line not in (UNKNOWN, checksum(tile)):
+                logging.getLogger("implicit_conv").warning(
+                    "tile %d is not in the output as it was written; it is computed again, and "
+                    "all after it",
+                    len(kept),
+                )
+                break
+            kept.append(line)
+        return kept
+
+
+def record_file(out: Any) -> str | None:
+    """The name of the file beside an output, if the output is on a disk here."""
+    if isinstance(out, np.ndarray):
+        place = placed(out)
+        if place is None:
+            return None
+        file, first, whole = place
+        return f"{file}{NAME}" if whole else f"{file}.{first}{NAME}"
+    store: Any = getattr(out, "store", None)
+    if type(store).__module__.startswith("zarr.") and type(store).__name__ == "LocalStore":
+        return os.path.join(store.root, out.path, NAME)
+    return None
+
+
+def checksum(y: Array) -> str:
+    """Eight hexadecimal digits of the bytes of a tile."""
+    return f"{zlib.adler32(np.ascontiguousarray(y).view(np.uint8)):08x}"  # type: ignore[arg-type]
+
+
+def _replace(file: str, text: str) -> None:
+    """Write a file so that others find all of it, or what it was before."""
+    made = f"{file}.{os.getpid()}"
+    try:
+        with open(made, "w", encoding="ascii") as opened:
+            opened.write(text)
+        os.replace(made, file)
+    except OSError:
+        if os.path.exists(made):
+            os.remove(made)
+        raise
+
+
+def _append(file: str, text: str) -> None:
+    with open(file, "a", encoding="ascii") as opened:  # one write, of a whole line
+        opened.write(text)
