@@ -2,31 +2,33 @@
 where x can be sliced on disk.
 
 An x that is a file, or ``dask.array.from_array`` of one, is read by the tasks themselves, each with
-its halo. Other arrays are given their halos by ``dask.array.map_overlap``; only chunks at a border
-of x are padded. A task computes with one thread, as dask runs a task on each thread of a worker;
-IMPLICIT_CONV_NUM_THREADS sets another number. The page "Arrays larger than memory" is the guide.
+its halo. Of other arrays each task is given the chunks that it reads of, whole; only chunks at a
+border of x are padded. A task computes with one thread, as dask runs a task on each thread of a
+worker; IMPLICIT_CONV_NUM_THREADS sets another number. The page "Arrays larger than memory" is the
+guide.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array, numpy_dtype
-from implicit_conv.blocks import Axis, Block, ranges
-from implicit_conv.errors import DTypeError, PlanError, ShapeError, install
+from implicit_conv.blocks import ranges
+from implicit_conv.errors import DTypeError, ShapeError, install
 from implicit_conv.scale import lazy
 from implicit_conv.scale.documentation import Door
-from implicit_conv.scale.operation import Operation, read
+from implicit_conv.scale.gathered import Gathered, chunks_read
+from implicit_conv.scale.operation import Operation, Span, read
 from implicit_conv.scale.sources import file_array
 
 try:
-    import dask
     import dask.array as da
-    from dask._task_spec import DataNode, TaskRef
+    from dask._task_spec import DataNode, Task, TaskRef
     from dask.base import tokenize
     from dask.blockwise import Blockwise, blockwise
     from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
@@ -38,7 +40,6 @@ except ImportError as error:
 
 Chunks = tuple[tuple[int, ...], ...]  # the sizes of the chunks along each axis
 SMALL_FILTER = 1 << 14  # bytes of a filter that every task carries; a larger one is a task itself
-REACH = "a chunk of the result reads {} pixels before and {} after those of its chunk of x"
 
 
 def _lazy(made: Callable[..., Operation], name: str, x: Any, *args: Any, **kwargs: Any) -> Any:
@@ -95,12 +96,7 @@ def _copied_file(x: Any) -> Any:
 
 def _from_source(own: Operation, source: Any, chunks: Chunks, name: str) -> Any:
     """A task for each chunk of the result, which reads what it needs."""
-    parts: list[tuple[int, ...]] = []
-    for letter, size, sizes in zip(own.letters, own.y_shape, chunks, strict=True):
-        if letter in own.axes:
-            parts.append(tuple(n for n in own.axes[letter].chunks(sizes) if n))
-        else:
-            parts.append((size,) if letter == "C" else tuple(sizes))
+    parts = _parts(own, chunks)
     layers: dict[str, Any] = {}
 
     def shared(word: str, value: Any) -> Any:
@@ -114,12 +110,23 @@ def _from_source(own: Operation, source: Any, chunks: Chunks, name: str) -> Any:
     filters: Any = own.filters
     if _is_large(filters):
         filters = shared("filters", DataNode(f"filters-{name}", filters))
-    axes, places = tuple(range(len(parts))), ArraySliceDep(tuple(parts))
+    axes, places = tuple(range(len(parts))), ArraySliceDep(parts)
     given = (source, None, own.with_filters(None, None, None), None, filters, None)
     layer = blockwise(_read_block, name, axes, places, axes, *given, numblocks={})
     dependencies = {name: set(layers), **{key: set() for key in layers}}
     graph = HighLevelGraph({**layers, name: layer}, dependencies)
-    return da.Array(graph, name, tuple(parts), meta=_meta(own))
+    return da.Array(graph, name, parts, meta=_meta(own))
+
+
+def _parts(own: Operation, chunks: Chunks) -> Chunks:
+    """The chunks of the result, of which none is empty; channels are one."""
+    parts: list[tuple[int, ...]] = []
+    for letter, size, sizes in zip(own.letters, own.y_shape, chunks, strict=True):
+        if letter in own.axes:
+            parts.append(tuple(n for n in own.axes[letter].chunks(sizes) if n))
+        else:
+            parts.append((size,) if letter == "C" else tuple(sizes))
+    return tuple(parts)
 
 
 def _is_large(filters: Sequence[Any]) -> bool:
@@ -129,8 +136,12 @@ def _is_large(filters: Sequence[Any]) -> bool:
 def _read_block(
     place: tuple[slice, ...], source: Any, own: Operation, filters: tuple[Any, ...]
 ) -> Array:
-    """The task of a chunk of the result at `place`."""
-    blocks = own.spans([(part.start, part.stop) for part in place])
+    """The task of a chunk of the result at `place` that reads a file."""
+    return _block([(part.start, part.stop) for part in place], source, own, filters)
+
+
+def _block(place: Sequence[Span], source: Any, own: Operation, filters: tuple[Any, ...]) -> Array:
+    blocks = own.spans(place)
     x = read(source, blocks, numpy_dtype(own.x_dtype))
     with lazy.task_threads():
         return own.with_filters(*filters).compute(x, blocks)
@@ -140,157 +151,49 @@ def _meta(own: Operation) -> Array:
     return np.empty((0,) * len(own.y_shape), numpy_dtype(own.y_dtype))
 
 
-class Halo(NamedTuple):
-    """What chunks are given along an axis, besides their own pixels.
-
-    Attributes
-    ----------
-    depth : (before, after)
-    round : bool
-        Whether the first chunk and the last one are given pixels of each other's.
-    chunks : tuple of ints
-        The chunks of x.
-    outputs : tuple of ints
-        The chunks of the result.
-    """
-
-    depth: tuple[int, int]
-    round: bool
-    chunks: tuple[int, ...]
-    outputs: tuple[int, ...]
-
-    def first(self, chunk: int) -> int:
-        """The position of the first pixel that a chunk is given."""
-        inner = self.round or chunk > 0
-        return sum(self.chunks[:chunk]) - (self.depth[0] if inner else 0)
-
-    def fault(self) -> str | None:
-        """Why these chunks do not do, if they do not."""
-        if min(self.outputs) < 1:
-            return f"chunk {self.outputs.index(min(self.outputs))} has no pixel of the result"
-        if max(self.depth) > min(self.chunks):
-            return REACH.format(*self.depth) + f", but the smallest one has {min(self.chunks)}"
-        return None
-
-
-def _halo(axis: Axis, chunks: tuple[int, ...]) -> Halo:
-    outputs = axis.chunks(chunks)
-    # A single chunk has all pixels that padding repeats.
-    around = len(chunks) > 1 and axis.mode == "circular" and max(axis.pad_lo, axis.pad_hi) > 0
-    before = after = 0
-    for own, place in zip(ranges(chunks), ranges(outputs), strict=True):
-        if place[0] == place[1]:
-            continue
-        if around:
-            low, high = axis.span(*place)
-        else:
-            block = axis.block(*place)
-            low, high = block.extent if block.runs else own
-        before, after = max(before, own[0] - low), max(after, high - own[1])
-    if around:  # dask has no chunks that go round with two depths
-        before = after = max(before, after)
-    return Halo((before, after), around, chunks, outputs)
-
-
-def _checked_halo(own: Operation, letter: str, position: int, chunks: tuple[int, ...]) -> Halo:
-    """The halo along a spatial axis.
-
-    Raises
-    ------
-    PlanError
-        Chunks are too small, or circular padding also crops.
-    """
-    axis = own.axes[letter]
-    halo = _halo(axis, chunks)
-    if halo.round and min(axis.pad_lo, axis.pad_hi) < 0:
-        raise PlanError(
-            f"padding ({axis.pad_lo}, {axis.pad_hi}) along {letter} crops x and goes round; crop x "
-            "by slicing it, and rechunk it"
-        )
-    fault = halo.fault()
-    if fault is None:
-        return halo
-    for count in range(len(chunks) - 1, 0, -1):  # one chunk always does
-        size = -(-axis.size // count)
-        parts = (*(size,) * (axis.size // size), *(n for n in (axis.size % size,) if n))
-        if _halo(axis, parts).fault() is None or count == 1:
-            break
-    raise PlanError(
-        f"chunks of x along axis {position} are {_short(chunks)}: {fault}; use "
-        f"x.rechunk({{{position}: {size}}}), or the file that x is made of"
-    )
-
-
-def _short(chunks: Sequence[int]) -> str:
-    if len(chunks) <= 6:
-        return str(tuple(chunks))
-    return f"({', '.join(map(str, chunks[:3]))}, ..., {chunks[-1]})"
-
-
 def _from_chunks(own: Operation, x: Any, name: str) -> Any:
-    """The result of an array in memory, or of lazy steps: dask gives each chunk its halo."""
-    halos: dict[str, Halo] = {}
-    depth: dict[int, Any] = {}
-    boundary: dict[int, str] = {}
-    parts: list[tuple[int, ...]] = []
-    for position, (letter, size) in enumerate(zip(own.letters, own.y_shape, strict=True)):
-        if letter in own.axes:
-            halo = _checked_halo(own, letter, position, x.chunks[position])
-            halos[letter], depth[position] = halo, halo.depth
-            if halo.round:
-                depth[position], boundary[position] = halo.depth[0], "periodic"
-            parts.append(halo.outputs)
-        elif letter == "C" and len(x.chunks[position]) > 1:
-            raise PlanError(
-                f"chunks of x along axis {position} are {_short(x.chunks[position])}: a pixel of "
-                f"the result sums over all channels; use x.rechunk({{{position}: -1}}), or the "
-                "file that x is made of"
-            )
-        else:
-            parts.append((size,) if letter == "C" else x.chunks[position])
+    """A task for each chunk of the result, which is given the chunks of x that it reads."""
+    parts = _parts(own, x.chunks)
+    layer: dict[Any, Any] = {}
     filters: Any = own.filters
     if _is_large(filters):
-        filters = dask.delayed(filters, name=f"filters-{name}", traverse=False)
-    return da.map_overlap(
-        _halo_block,
-        x,
-        depth={axis: depth.get(axis, 0) for axis in range(x.ndim)},
-        boundary={axis: boundary.get(axis, "none") for axis in range(x.ndim)},
-        trim=False,
-        allow_rechunk=False,
-        chunks=tuple(parts),
-        dtype=numpy_dtype(own.y_dtype),
-        meta=_meta(own),
-        name=name,
-        own=own.with_filters(None, None, None),
-        filters=filters,
-        halos=halos,
-    )
+        shared = f"filters-{name}"
+        layer[shared], filters = DataNode(shared, filters), TaskRef(shared)
+    small = own.with_filters(None, None, None)
+    axes = [
+        [
+            (at, span, *_reads(own, axis, span, x.chunks[axis]))
+            for at, span in enumerate(ranges(sizes))
+        ]
+        for axis, sizes in enumerate(parts)
+    ]
+    for chunk in itertools.product(*axes):
+        where, place, needed, starts = zip(*chunk, strict=True)
+        given = (TaskRef((x.name, *each)) for each in itertools.product(*needed))
+        key = (name, *where)
+        layer[key] = Task(key, _gather_block, place, starts, small, filters, *given)
+    graph = HighLevelGraph.from_collections(name, layer, dependencies=[x])
+    return da.Array(graph, name, parts, meta=_meta(own))
 
 
-def _halo_block(
-    x: Array,
+def _reads(
+    own: Operation, axis: int, span: Span, sizes: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The chunks of x along an axis that these pixels of the result read; their first pixels."""
+    starts = [start for start, _ in ranges(sizes)]
+    found = chunks_read(own.block(axis, *span), starts)
+    return tuple(found), tuple(starts[chunk] for chunk in found)
+
+
+def _gather_block(
+    place: tuple[Span, ...],
+    starts: tuple[tuple[int, ...], ...],
     own: Operation,
     filters: tuple[Any, ...],
-    halos: dict[str, Halo],
-    block_id: tuple[int, ...],
+    *chunks: Array,
 ) -> Array:
-    """The task of a chunk of the result whose pixels, with their halo, are `x`."""
-    blocks = []
-    for letter, size, chunk in zip(own.letters, x.shape, block_id, strict=True):
-        if letter not in halos:
-            blocks.append(Block((slice(0, size),), (0, 0)))
-            continue
-        halo, axis = halos[letter], own.axes[letter]
-        start = sum(halo.outputs[:chunk])
-        place, first = (start, start + halo.outputs[chunk]), halo.first(chunk)
-        if halo.round:
-            low, high = axis.span(*place)
-            blocks.append(Block((slice(low - first, high - first),), (0, 0)))
-        else:
-            blocks.append(axis.block(*place).moved(-first))
-    with lazy.task_threads():
-        return own.with_filters(*filters).compute(read(x, blocks, x.dtype), blocks)
+    """The task of a chunk of the result at `place` that reads these chunks of x."""
+    return _block(place, Gathered(starts, chunks), own, filters)
 
 
 functions = lazy.functions(
@@ -299,6 +202,5 @@ functions = lazy.functions(
         "dask",
         "dask.array as da",
         "dask array, zarr array, h5py dataset, numpy.memmap, or another with numpy's indexing",
-        "; or chunks do not do, and the message says which ones do",
     ),
 )

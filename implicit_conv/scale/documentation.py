@@ -17,14 +17,11 @@ class Door(NamedTuple):
         The module that examples take ``ones`` from, with its usual alias: "dask.array as da".
     inputs : str
         What the functions take.
-    refused : str
-        The end of the sentence on errors, such as "; or chunks do not do".
     """
 
     name: str
     module: str
     inputs: str
-    refused: str = ""
 
 
 CONVOLUTION = """`implicit_conv.{name}` of a {door.name} array: a lazy {door.name} array.
@@ -46,7 +43,7 @@ CONVOLUTION = """`implicit_conv.{name}` of a {door.name} array: a lazy {door.nam
     Raises
     ------
     ShapeError, DTypeError, PlanError
-        As in `implicit_conv.{name}`, at once, not in a task{door.refused}.
+        As in `implicit_conv.{name}`, at once, not in a task.
 
     Examples
     --------
@@ -77,7 +74,7 @@ IMAGE_FILTER = """`implicit_conv.ndimage.{name}` of a {door.name} array: a lazy 
     ImportError
         scipy is not installed.
     PlanError
-        An argument is not taken here{door.refused}.
+        An argument is not taken here.
 
     Examples
     --------

@@ -14,6 +14,7 @@ dask = pytest.importorskip("dask", reason="dask is not installed: pip install -e
 da = pytest.importorskip("dask.array", reason="dask.array is not installed")
 
 import implicit_conv.dask  # noqa: E402
+from implicit_conv.scale.operation import Operation  # noqa: E402
 
 CASES = [
     ("conv2d", (6, 4, 5, 3), {"padding": 2}),
@@ -154,29 +155,52 @@ def test_files_are_pickled_by_name(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("weight_shape", "options", "chunks", "reason"),
+    ("weight_shape", "options", "chunks"),
     [
-        ((6, 4, 19, 3), {"padding": 9}, (2, 4, 8, 27), "reads 9 pixels before and 9 after"),
-        ((6, 4, 7, 3), {"padding": (3, 1)}, (2, 4, 9, 27), "smallest one has 2"),
-        ((6, 4, 3, 3), {"stride": 10}, (2, 4, (9, 1, 10, 9), 27), "no pixel of the result"),
-        ((6, 4, 3, 3), {"padding": 1}, (2, 2, 29, 27), "sums over all channels"),
-        ((6, 4, 9, 9), {"padding": 8, "padding_mode": "circular"}, (2, 4, 29, 5), "along axis 3"),
+        ((6, 4, 19, 3), {"padding": 9}, (2, 4, 8, 27)),  # smaller than the reach
+        ((6, 4, 7, 3), {"padding": (3, 1)}, (2, 4, 9, 27)),  # the last one is
+        ((6, 4, 19, 3), {"padding": 9, "stride": (1, 5)}, (1, 2, 3, 2)),
+        ((6, 4, 3, 3), {"stride": 10}, (2, 4, (9, 1, 10, 9), 27)),  # one without a result
+        ((6, 4, 3, 3), {"padding": 1}, (2, 2, 29, 27)),  # several of channels
+        ((6, 2, 3, 3), {"padding": 1, "groups": 2}, (1, (1, 3), (14, 0, 15), 27)),
+        ((6, 4, 9, 9), {"padding": 8, "padding_mode": "circular"}, (2, 4, 29, 5)),
+        ((6, 4, 3, 3), {"padding": ((-1, 2), (0, 0)), "padding_mode": "circular"}, (2, 4, 10, 9)),
+        ((6, 4, 19, 3), {"padding": (20, 3), "padding_mode": "reflect"}, (2, 4, 5, 2)),
     ],
 )
-def test_errors_name_chunks_that_do(weight_shape, options, chunks, reason):
+@pytest.mark.parametrize("source", ["steps", "file"])
+def test_any_chunks_do(tmp_path, source, weight_shape, options, chunks):
     x, w, options, whole = arrays("conv2d", weight_shape, options)
-    lazy = da.from_array(x, chunks=chunks)
-    with pytest.raises(PlanError, match=reason) as caught:
-        implicit_conv.dask.conv2d(lazy, w, **options)
-    change = str(caught.value).split("use x.")[1].split(", or the file")[0]
-    mended = eval(f"x.{change}", {"x": lazy})
-    check(implicit_conv.dask.conv2d(mended, w, **options), whole)
-
-
-def test_a_file_has_no_such_limits(tmp_path):
-    x, w, options, whole = arrays("conv2d", (6, 4, 19, 3), {"padding": 9, "stride": (1, 5)})
-    lazy = da.from_array(memmap(tmp_path, x), chunks=(1, 2, 3, 2))
+    given = memmap(tmp_path, x) if source == "file" else x
+    lazy = da.from_array(given, chunks=chunks)
+    lazy = lazy + 0 if source == "steps" else lazy
     check(implicit_conv.dask.conv2d(lazy, w, **options), whole)
+
+
+def test_a_chain_takes_one_task_a_chunk_and_filter(tmp_path):
+    """Nothing is computed twice, and no task only cuts or joins."""
+    x = np.random.default_rng(0).standard_normal((1, 1, 80, 90)).astype(np.float32)
+    w = np.random.default_rng(1).standard_normal((1, 1, 5, 3)).astype(np.float32)
+    options = {"padding": "same", "precision": "strict"}
+    once = implicit_conv.conv2d(x, w, **options)
+    calls, compute = [], Operation.compute
+
+    def counted(self, *args):
+        calls.append(self.name)
+        return compute(self, *args)
+
+    for wide in (w, np.ones((1, 1, 65, 65), np.float32)):  # the latter is a task of its own
+        whole = implicit_conv.conv2d(once * 2, wide, **options)
+        with dask.config.set({"array.chunk-size": 400}):
+            first = implicit_conv.dask.conv2d(memmap(tmp_path, x), w, **options)
+        y = implicit_conv.dask.conv2d(first * 2, wide, **options)
+        assert y.npartitions == 72
+        assert tasks(y) == 2 * y.npartitions + (wide is not w)
+        check(y, whole)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Operation, "compute", counted)
+        dask.compute(first, y, scheduler="synchronous")
+    assert len(calls) == 2 * y.npartitions
 
 
 def test_errors_of_the_operator_come_at_once():
@@ -192,10 +216,6 @@ def test_errors_of_the_operator_come_at_once():
     assert implicit_conv.dask.conv2d(x, w, device="cpu").shape == (1, 6, 18, 18)
     with pytest.raises(ShapeError, match="compute_chunk_sizes"):
         implicit_conv.dask.conv2d(x[:, :, x[0, 0, :, 0] > 0], w)
-    with pytest.raises(PlanError, match="crops x and goes round"):
-        implicit_conv.dask.conv2d(
-            x.rechunk({2: 10}), w, padding=((-1, 2), (0, 0)), padding_mode="circular"
-        )
 
 
 @pytest.mark.parametrize("padding", [(9, 8), (0, 9), (-1, 8)])
@@ -260,7 +280,6 @@ def test_chunks_of_few_outputs_have_the_bits_of_the_whole(
 
 
 def test_a_task_has_one_thread_unless_more_are_set(tmp_path, monkeypatch):
-    from implicit_conv.scale.operation import Operation
     from implicit_conv.settings import current
 
     x, w, options, _ = arrays("conv2d", (6, 4, 5, 3), {"padding": 2})

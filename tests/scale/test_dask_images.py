@@ -95,12 +95,15 @@ def test_missing_values_and_precision():
         np.testing.assert_allclose(found, whole, rtol=0, atol=1e-5)
 
 
+def test_chunks_may_be_smaller_than_the_reach():
+    memory, _ = lazy_images(IMAGE)
+    y = implicit_conv.dask.gaussian_filter(memory.rechunk(7) + 0, 5.0)
+    whole = implicit_conv.ndimage.gaussian_filter(IMAGE, 5.0)
+    np.testing.assert_array_equal(y.compute(scheduler="synchronous"), whole)
+
+
 def test_errors():
     memory, _ = lazy_images(IMAGE)
-    with pytest.raises(PlanError, match="reads 20 pixels before and 20 after") as caught:
-        implicit_conv.dask.gaussian_filter(memory.rechunk(16), 5.0)
-    change = str(caught.value).split("use x.")[1].split(", or the file")[0]
-    assert change == "rechunk({0: 31})"
     with pytest.raises(PlanError, match="one by one"):
         implicit_conv.dask.gaussian_filter(memory, 1.0, channel_axis=0)
     with pytest.raises(PlanError, match="must be a dtype"):
