@@ -23,6 +23,7 @@ from implicit_conv.scale.mapped import placed
 
 NAME = ".tiles"  # of the file: y.npy.tiles beside y.npy, and .tiles in the folder of a zarr array
 UNKNOWN = "-" * 8  # the checksum of a tile that another call has written, as the caller says
+SUMS = 509  # of 64-bit words, of which a checksum is made
 
 
 class Record(NamedTuple):
@@ -127,8 +128,16 @@ def record_file(out: Any) -> str | None:
 
 
 def checksum(y: Array) -> str:
-    """Eight hexadecimal digits of the bytes of a tile."""
-    return f"{zlib.adler32(np.ascontiguousarray(y).view(np.uint8)):08x}"  # type: ignore[arg-type]
+    """Eight hexadecimal digits of the bytes of a tile.
+
+    Sums of words run at the speed of memory, ten times that of zlib alone. Their number is
+    odd, so that lost pages, which are zeros, count differently in different sums.
+    """
+    content = np.ascontiguousarray(y).reshape(-1).view(np.uint8)
+    rest = content.size % (8 * SUMS)
+    words = content[: content.size - rest].view(np.uint64).reshape(-1, SUMS)
+    sums = np.add.reduce(words, axis=0)
+    return f"{zlib.adler32(content[content.size - rest :], zlib.adler32(sums)):08x}"  # type: ignore[arg-type]
 
 
 def _replace(file: str, text: str) -> None:
