@@ -6,6 +6,7 @@ import mmap
 import os
 import signal
 import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -171,6 +172,35 @@ def test_a_file_that_is_shorter_than_its_array_is_an_error(tmp_path, which):
     found = output_of(TRUNCATED, tmp_path / "file", which)
     assert f"file.{which} of {'x' if which == 'x' else 'out'} has 5000 bytes" in found
     assert "ends at byte 8000000" in found and "start=0 does the rest" in found
+
+
+LARGE = """
+import re, resource, sys
+import numpy as np
+from implicit_conv import conv2d, tiles
+
+name, room, rows = sys.argv[1], 60_000_000, 45_000
+x, y = (np.memmap(f"{name}.{each}", np.float32, "w+", shape=(1, rows, 1000)) for each in "xy")
+for start in range(0, rows, 5000):
+    x[0, start : start + 5000] = np.random.default_rng(start).random((5000, 1000))
+assert x.nbytes == 3 * room
+w = np.random.default_rng(1).random((1, 1, 5, 5), dtype=np.float32)
+given = {"padding": 2, "precision": "strict"}
+tiles(x[:, :2000], w, out=y[:, :2000], memory="4 MB", **given)  # compiles
+data = int(re.search(r"VmData:\\s*(\\d+)", open("/proc/self/status").read())[1]) * 1024
+resource.setrlimit(resource.RLIMIT_DATA, (data + room, resource.RLIM_INFINITY))
+try:
+    np.array(x)
+except MemoryError:
+    tiles(x, w, out=y, memory="20 MB", **given)
+part = np.array(x[:, 22_000:23_000])
+np.testing.assert_array_equal(y[:, 22_002:22_998], conv2d(part, w, **given)[:, 2:-2])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits these mappings")
+def test_a_file_may_be_three_times_as_large_as_memory(tmp_path):
+    output_of(LARGE, tmp_path / "file")
 
 
 KILLED = """
