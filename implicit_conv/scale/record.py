@@ -13,6 +13,7 @@ import logging
 import os
 import zlib
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,7 +51,7 @@ class Record(NamedTuple):
 
     def end(self) -> None:
         """Remove the file: all tiles are written."""
-        self._kept(lambda: os.remove(self.file))
+        self._kept(lambda: Path(self.file).unlink(missing_ok=True))
 
     def _kept(self, change: Any) -> bool:
         try:

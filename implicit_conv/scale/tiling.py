@@ -153,7 +153,8 @@ class Tiling:
     def run(self, x: Any, out: Any, start: int | str = 0, progress: Progress | None = None) -> None:
         """Compute the tiles from index `start` on, or those that are left; see `tiles`."""
         count, record = len(self), self._record(out)
-        if not (record if start == RESUME else isinstance(start, int) and 0 <= start <= count):
+        known = not isinstance(start, str) and 0 <= start <= count
+        if not (known or (start == RESUME and record is not None)):
             raise ShapeError(
                 f"start is {start!r}, but there are {count} tiles; pass 0 to {count}, or "
                 f"{RESUME!r} where out is a numpy.memmap or a zarr array of a folder"
@@ -169,21 +170,20 @@ class Tiling:
         done = len(written)
         direct = np.asarray(out) if isinstance(out, np.ndarray) else None
         with ThreadPoolExecutor(self.threads) as pool, ThreadPoolExecutor(1) as writer:
-            pending: Future[None] | None = None
+            pending: Future[Record | None] | None = None
             ahead = self._ahead(x, itertools.islice(self.places(), done, None), pool)
             try:
-                if record is not None and not record.begin(written):
-                    record = None
+                kept = record if record is not None and record.begin(written) else None
                 for place, needed, buffer in ahead:
                     index = _index(place)
                     view = self._needed(needed, buffer.result())
                     target = None if direct is None else direct[index]
                     y = self.operation.compute(view, needed.blocks, target)
                     if pending is not None:
-                        pending.result()
+                        kept = pending.result()
                         done = self._count(done, count, progress)
                     given = None if direct is not None else out
-                    pending = writer.submit(_write, given, index, y, record)
+                    pending = writer.submit(_write, given, index, y, kept)
                 if pending is not None:
                     pending.result()
                     done = self._count(done, count, progress)
@@ -227,7 +227,7 @@ class Tiling:
 
     def _written(self, out: Any, record: Record | None, start: int | str) -> list[str]:
         """A checksum for each tile that is written."""
-        if record is None or isinstance(start, int):
+        if record is None or start != RESUME:
             return [UNKNOWN] * int(start)
         return record.intact(np.asarray(out[_index(place)]) for place in self.places())
 
@@ -310,8 +310,8 @@ def _index(place: Sequence[Span]) -> tuple[slice, ...]:
     return tuple(slice(*span) for span in place)
 
 
-def _write(out: Any, index: tuple[slice, ...], y: Array, record: Record | None) -> None:
+def _write(out: Any, index: tuple[slice, ...], y: Array, record: Record | None) -> Record | None:
+    """Write a tile; the record that those after it are kept in."""
     if out is not None:
         out[index] = y
-    if record is not None:
-        record.add(y)
+    return record if record is not None and record.add(y) else None

@@ -336,7 +336,7 @@ def test_the_tiles_of_another_computation_are_refused(tmp_path, named, change):
 def test_tiles_before_a_start_of_the_callers_are_taken_on_trust(tmp_path):
     x, w, whole, given = stopped(tmp_path)
     with pytest.raises(TileError):
-        tiles(x, w, **{**given, "start": 5, "progress": lambda *_: 1 / 0})
+        tiles(x, w, **{**given, "start": np.int64(5), "progress": lambda *_: 1 / 0})
     assert counts(x, w, given, start="resume")[0] >= 7
     np.testing.assert_array_equal(given["out"], whole)
 
@@ -360,14 +360,15 @@ def test_resume_needs_an_output_on_disk(tmp_path):
         tiles(x, w, **{**OPTIONS, "out": sparse(tmp_path, whole.shape), "start": "again"})
 
 
-def test_a_folder_that_takes_no_record_is_said_once(tmp_path, caplog, monkeypatch):
+@pytest.mark.parametrize("failing", ["_replace", "_append"])
+def test_a_record_that_cannot_be_kept_is_said_once(tmp_path, caplog, monkeypatch, failing):
     from implicit_conv.scale import record
 
     def refuse(*_):
         raise PermissionError(errno.EACCES, "refused")
 
     x, w, whole = problem()
-    monkeypatch.setattr(record, "_replace", refuse)
+    monkeypatch.setattr(record, failing, refuse)
     with caplog.at_level(logging.WARNING, "implicit_conv"):
         out = tiles(x, w, **{**OPTIONS, "out": sparse(tmp_path, whole.shape)})
     np.testing.assert_array_equal(out, whole)
