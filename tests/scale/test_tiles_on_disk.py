@@ -103,7 +103,7 @@ def test_room_is_reserved_for_the_bytes_of_a_slice_alone(tmp_path):
 
     tiles(x, w[:1], out=whole[7], **{**OPTIONS, "progress": note})
     assert whole[7].nbytes <= seen[0] == seen[-1] < 2 * whole[7].nbytes
-    np.testing.assert_array_equal(whole[7], y[:1])
+    np.testing.assert_allclose(whole[7], y[:1], 1e-4, 1e-5)  # one filter has other kernels
 
 
 @pytest.mark.parametrize("unsupported", [errno.EOPNOTSUPP, errno.EINVAL])
