@@ -94,7 +94,7 @@ SIZED: Recent[Any] = Recent(512)
 KINDS: Recent[Any] = Recent(1024)
 ENGINES: Recent[Any] = Recent(1024)
 SIZES: Recent[Any] = Recent(256)  # maps kinds of calls with one size to engines
-IMAGES: Recent[Any] = Recent(512)  # maps filters of images to chains of launches, and their calls
+IMAGES: Recent[Any] = Recent(512)  # maps filters of images to their launches, and their calls
 PREPARED: Recent[bool] = Recent(1024)  # kinds of calls whose kernels are loaded, or will be
 CALLS_KEPT = 512  # prepared calls of `conv2d` at most, and those of each plan by their strides
 
@@ -151,5 +151,6 @@ def clear() -> None:
     KINDS.clear()
     ENGINES.clear()
     SIZES.clear()
+    IMAGES.clear()
     for table in TABLES:
         table.clear()

@@ -99,6 +99,7 @@ class ImageLaunch:
         """Filter arrays, or memory at addresses."""
         block = POOL.take(self._bytes)
         try:
-            self._run(self._blob, self._entry, x, y, block.address, self._threads, launch.starter())
+            starter = launch.starter_for(self._threads)
+            self._run(self._blob, self._entry, x, y, block.address, self._threads, starter)
         finally:
             POOL.give(block)

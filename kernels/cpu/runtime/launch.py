@@ -67,6 +67,13 @@ def starter() -> int:
     return getattr(_teams[0], "starter", 0) if _teams else 0
 
 
+def starter_for(threads: int) -> int:
+    """The `starter` of a launch on so many threads, for which a forked child makes a team."""
+    if threads > 1:
+        team()
+    return starter()
+
+
 def make_once() -> Threads:
     """Make the team, unless another thread has made it while this one waited."""
     if not _teams:

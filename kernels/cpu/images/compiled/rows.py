@@ -207,14 +207,14 @@ def make_filter() -> Source:
 
 
 def run(blob: int, entry: int, x: int, y: int, block: int, threads: int, starter: int) -> None:
-    """Run a launch on arrays at x and y. `block` has room for its record, then for the scratch
-    memory of all threads.
+    """Run a launch on arrays at x and y; in this thread where there is no `starter`. `block` has
+    room for its record, then for the scratch memory of all threads.
     """
     memory.copy(block, blob, LAUNCH_SIZE)
     memory.write(block + WORD * X, x)
     memory.write(block + WORD * Y, y)
     memory.write(block + WORD * SCRATCH, block + LAUNCH_BYTES)
-    if threads == 1:
+    if threads == 1 or starter == 0:
         run_counted(entry, block, 0)
     else:
         run_on_threads(starter, entry, block, threads)

@@ -1,0 +1,1 @@
+"""What is compiled: tiles of images, and the levels through which their rows go."""
