@@ -1,7 +1,8 @@
-"""scipy.ndimage's linear filters with scipy's arguments and results, in less time.
+"""scipy.ndimage's filters with scipy's arguments and results, in less time: those that sum, and
+those that order the elements of windows.
 
 The functions are scipy's own Python code on top of other C functions, so that arguments, dtypes,
-modes and errors are scipy's. They have more parameters, by keyword:
+modes and errors are scipy's. Those that sum have more parameters, by keyword:
 
 precision : "strict" (default), "standard" or "fast"
     "strict" sums in float64, in scipy's order, and has scipy's results. The others sum in float32
@@ -18,7 +19,7 @@ nan : "propagate" (default), "interpolate" or "ignore"
 preserve_nan : bool
     Whether a NaN of the image stays NaN in the result.
 
-Other public names of scipy.ndimage, such as `median_filter`, `zoom` and `label`, are scipy's own
+Other public names of scipy.ndimage, such as `generic_filter`, `zoom` and `label`, are scipy's own
 functions, so that ``import implicit_conv.ndimage as ndi`` takes the place of scipy's module.
 `served` lists what is computed here. Type checkers know the filters alone.
 
@@ -38,10 +39,16 @@ from implicit_conv.arrays.neighbours import own_name
 from implicit_conv.ndimage import conventions
 from implicit_conv.ndimage.conventions import Conventions
 from implicit_conv.ndimage.entries import STRICT
-from implicit_conv.ndimage.scipys import OWN, Patch, scipy_filters_on, unpatch
+from implicit_conv.ndimage.scipys import (
+    OWN,
+    Patch,
+    scipy_filters_on,
+    scipy_morphology,
+    unpatch,
+)
 from implicit_conv.problem.options import Precision
 
-FILTERS = (
+SUMS = (
     "convolve",
     "convolve1d",
     "correlate",
@@ -58,6 +65,26 @@ FILTERS = (
     "uniform_filter",
     "uniform_filter1d",
 )
+RANKS = (
+    "maximum_filter",
+    "maximum_filter1d",
+    "median_filter",
+    "minimum_filter",
+    "minimum_filter1d",
+    "percentile_filter",
+    "rank_filter",
+)
+MORPHOLOGY = (
+    "black_tophat",
+    "grey_closing",
+    "grey_dilation",
+    "grey_erosion",
+    "grey_opening",
+    "morphological_gradient",
+    "morphological_laplace",
+    "white_tophat",
+)
+FILTERS = (*SUMS, *RANKS, *MORPHOLOGY)
 CONVENTIONS = ("channel_axis", "rounding", "nan", "preserve_nan")
 OPTIONS = {field.name: field.default for field in dataclasses.fields(Conventions)}
 __all__ = [*FILTERS, "patch", "served", "unpatch"]  # noqa: PLE0604
@@ -151,6 +178,14 @@ def _filter(name: str) -> Any:
     return filtered
 
 
+def _ordering(name: str) -> Any:
+    """scipy's filter of this name, which orders elements."""
+    module = scipy_morphology() if name in MORPHOLOGY else scipy_filters_on(STRICT)
+    function = getattr(module, name)
+    function.__module__ = __name__  # as which it is pickled
+    return function
+
+
 if TYPE_CHECKING:
     from implicit_conv.ndimage.signatures import *  # noqa: F403
 else:
@@ -160,7 +195,7 @@ else:
             if name.startswith("_"):  # what Python itself looks for needs no scipy
                 raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
             return own_name(__name__, scipy.ndimage, name)
-        globals()[name] = _filter(name)
+        globals()[name] = _filter(name) if name in SUMS else _ordering(name)
         return globals()[name]
 
 

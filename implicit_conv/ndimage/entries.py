@@ -1,8 +1,9 @@
-"""scipy's module of C functions with three of them replaced.
+"""scipy's module of C functions with some of them replaced.
 
-All of scipy's correlations end in these three functions. What is not served goes to scipy's C, as
-all other functions do. What scipy's C computes in less time goes there before anything else is
-looked at, since its calls may take as little as 4 us.
+All of scipy's correlations end in three functions, and filters that order elements in those of
+`rank_entries`. What is not served goes to scipy's C, as all other functions do. What scipy's C
+computes in less time goes there before anything else is looked at, since its calls may take as
+little as 4 us.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from implicit_conv.ndimage import filters, worth
 from implicit_conv.ndimage.borders import SYNONYMS
 from implicit_conv.ndimage.missing import PROPAGATE, without_nans
 from implicit_conv.ndimage.passes import Step, mean_step
+from implicit_conv.ndimage.rank_entries import RankEntries
 from implicit_conv.problem.options import PRECISIONS, Precision
 
 try:
@@ -32,7 +34,7 @@ STRICT: Precision = "strict"
 COMPILED = scipy_filters._nd_image
 
 
-class Entries:
+class Entries(RankEntries):
     """What scipy's filters call.
 
     Parameters
@@ -126,10 +128,16 @@ def along(rank: int, axis: int, origin: int) -> tuple[int, ...]:
 
 def scipy_filters_with(compiled: object) -> ModuleType:
     """A copy of scipy's module of filters that calls `compiled` in place of its C functions."""
-    spec = importlib.util.find_spec(scipy_filters.__name__)
+    module = copy_of(scipy_filters)
+    module.__dict__["_nd_image"] = compiled
+    return module
+
+
+def copy_of(original: ModuleType) -> ModuleType:
+    """A module that is executed once more."""
+    spec = importlib.util.find_spec(original.__name__)
     if spec is None or spec.loader is None:
-        raise ImportError(f"the source of {scipy_filters.__name__} cannot be found")
+        raise ImportError(f"the source of {original.__name__} cannot be found")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    module.__dict__["_nd_image"] = compiled
     return module

@@ -8,14 +8,17 @@ from typing import Any
 
 import scipy.ndimage
 from scipy.ndimage import _filters as scipy_filters
+from scipy.ndimage import _morphology as scipys_morphology
 
 from implicit_conv.ndimage.calls import CHAINS, chained
-from implicit_conv.ndimage.entries import COMPILED, Entries, scipy_filters_with
+from implicit_conv.ndimage.entries import COMPILED, STRICT, Entries, copy_of, scipy_filters_with
 from implicit_conv.ndimage.missing import PROPAGATE
+from implicit_conv.ndimage.rank_entries import joined
 from implicit_conv.problem.options import Precision
 
-C = "_nd_image"  # the name of the module of C functions in that of filters
-OWN = {C: COMPILED, **{name: getattr(scipy_filters, name) for name in CHAINS}}  # scipy's
+# Names in scipy's module of filters: of C functions, and of what extrema of several axes call.
+C, EXTREMES = "_nd_image", "_min_or_max_filter"
+OWN = {C: COMPILED, **{name: getattr(scipy_filters, name) for name in (*CHAINS, EXTREMES)}}
 
 
 @functools.cache
@@ -25,6 +28,15 @@ def scipy_filters_on(precision: Precision, nan: str = PROPAGATE) -> ModuleType:
     if nan == PROPAGATE:
         for name in CHAINS:
             setattr(module, name, chained(getattr(module, name), name, precision))
+    setattr(module, EXTREMES, joined(getattr(module, EXTREMES)))
+    return module
+
+
+@functools.cache
+def scipy_morphology() -> ModuleType:
+    """A copy of scipy's module of morphology that calls these `Entries`."""
+    module = copy_of(scipys_morphology)
+    module.__dict__["_filters"] = scipy_filters_on(STRICT)
     return module
 
 
@@ -37,7 +49,8 @@ class Patch:
     def __init__(self, precision: Precision) -> None:
         self._before = {name: getattr(scipy_filters, name) for name in OWN}
         entries = Entries(precision)
-        _set({C: entries, **{name: chained(OWN[name], name, precision) for name in CHAINS}})
+        functions = {name: chained(OWN[name], name, precision) for name in CHAINS}
+        _set({C: entries, EXTREMES: joined(OWN[EXTREMES]), **functions})
 
     def __enter__(self) -> Patch:
         return self
@@ -54,7 +67,7 @@ def _set(functions: dict[str, Any]) -> None:
     for name, value in functions.items():
         before = getattr(scipy_filters, name)
         setattr(scipy_filters, name, value)
-        if name != C and getattr(scipy.ndimage, name) is before:
+        if getattr(scipy.ndimage, name, None) is before:
             setattr(scipy.ndimage, name, value)
 
 

@@ -35,6 +35,12 @@ class AxesOptions(Options, total=False):
     axes: Ints | None
 
 
+class Axes(TypedDict, total=False):
+    """What filters that order elements may have besides: `axes` is of scipy 1.15 and newer."""
+
+    axes: Ints | None
+
+
 class GaussianOptions(AxesOptions, total=False):
     """Those of filters that are made of Gaussian ones."""
 
@@ -178,3 +184,73 @@ if TYPE_CHECKING:  # functions without bodies
         **options: Unpack[Options],
     ) -> Array:
         """See scipy.ndimage."""
+
+    def median_filter(
+        input: ArrayLike,
+        size: Ints | None = None,
+        footprint: ArrayLike | None = None,
+        output: Output = None,
+        mode: Modes = "reflect",
+        cval: float = 0.0,
+        origin: Ints = 0,
+        **options: Unpack[Axes],
+    ) -> Array:
+        """See scipy.ndimage."""
+
+    minimum_filter = maximum_filter = median_filter
+
+    def rank_filter(
+        input: ArrayLike,
+        rank: int,
+        size: Ints | None = None,
+        footprint: ArrayLike | None = None,
+        output: Output = None,
+        mode: Modes = "reflect",
+        cval: float = 0.0,
+        origin: Ints = 0,
+        **options: Unpack[Axes],
+    ) -> Array:
+        """See scipy.ndimage."""
+
+    def percentile_filter(
+        input: ArrayLike,
+        percentile: float,
+        size: Ints | None = None,
+        footprint: ArrayLike | None = None,
+        output: Output = None,
+        mode: Modes = "reflect",
+        cval: float = 0.0,
+        origin: Ints = 0,
+        **options: Unpack[Axes],
+    ) -> Array:
+        """See scipy.ndimage."""
+
+    def minimum_filter1d(
+        input: ArrayLike,
+        size: int,
+        axis: int = -1,
+        output: Output = None,
+        mode: Mode = "reflect",
+        cval: float = 0.0,
+        origin: int = 0,
+    ) -> Array:
+        """See scipy.ndimage."""
+
+    maximum_filter1d = minimum_filter1d
+
+    def grey_erosion(
+        input: ArrayLike,
+        size: Ints | None = None,
+        footprint: ArrayLike | None = None,
+        structure: ArrayLike | None = None,
+        output: Output = None,
+        mode: Modes = "reflect",
+        cval: float = 0.0,
+        origin: Ints = 0,
+        **options: Unpack[Axes],
+    ) -> Array:
+        """See scipy.ndimage."""
+
+    grey_dilation, grey_opening, grey_closing = grey_erosion, grey_erosion, grey_erosion
+    morphological_gradient, morphological_laplace = grey_erosion, grey_erosion
+    white_tophat, black_tophat = grey_erosion, grey_erosion

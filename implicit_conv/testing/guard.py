@@ -25,6 +25,7 @@ from numba import cfunc, njit, types
 from implicit_conv.cpu.run import call
 from implicit_conv.kernels.cpu import operator
 from implicit_conv.kernels.cpu.images import operator as image_operator
+from implicit_conv.kernels.cpu.rank import operator as rank_operator
 from implicit_conv.kernels.cpu.runtime import launch, pool
 from implicit_conv.kernels.cpu.runtime.call import BLOB, WORDS
 from implicit_conv.testing import Array
@@ -77,6 +78,7 @@ def guarded(side: str) -> Iterator[Callable[[Array], None]]:
             (launch, "POOL", blocks),
             (call, "POOL", blocks),
             (image_operator, "POOL", blocks),
+            (rank_operator, "POOL", blocks),
             (operator, "aligned_bytes", _bytes),
             (pool, "aligned_bytes", _bytes),
             (launch.Launch, "run", blocks.run),

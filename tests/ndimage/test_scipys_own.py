@@ -9,6 +9,7 @@ from processes import ROOT, run_python
 
 pytest.importorskip("scipy.ndimage", reason="pip install '.[ndimage]'")
 
+MORPHOLOGY = "scipy.ndimage.tests.test_morphology"
 SCIPY, SCIKIT_IMAGE = "scipy.ndimage.tests.test_filters", "skimage.filters.tests"
 
 
@@ -25,6 +26,8 @@ def found(module):
     [
         (SCIPY, "patch", 400, 2000),
         (SCIPY, "names", 400, 2000),
+        (MORPHOLOGY, "patch", 100, 1),
+        (MORPHOLOGY, "names", 100, 1),
         (SCIKIT_IMAGE, "patch", 400, 1000),
     ],
 )

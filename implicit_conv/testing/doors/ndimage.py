@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -29,8 +30,32 @@ GAUSSIANS = ("gaussian_filter", "gaussian_filter1d")
 SCALES = ("gaussian_laplace", "gaussian_gradient_magnitude")
 DERIVATIVES = ("sobel", "prewitt")
 GENERIC = {"generic_laplace": "derivative2", "generic_gradient_magnitude": "derivative"}
-FUNCTIONS = (*SUMS, *LINES, *MEANS, *GAUSSIANS, *SCALES, *DERIVATIVES, "laplace", *GENERIC)
-ONE_AXIS = (*LINES, "uniform_filter1d", "gaussian_filter1d", *DERIVATIVES)
+EXTREMES = ("minimum_filter", "maximum_filter")
+EXTREMES_ALONG = ("minimum_filter1d", "maximum_filter1d")
+RANKS = ("median_filter", "rank_filter", "percentile_filter")
+MORPHOLOGY = (
+    "grey_erosion",
+    "grey_dilation",
+    "grey_opening",
+    "grey_closing",
+    "morphological_gradient",
+    "morphological_laplace",
+    "white_tophat",
+    "black_tophat",
+)
+ORDERS = (*EXTREMES, *EXTREMES_ALONG, *RANKS, *MORPHOLOGY)
+FUNCTIONS = (
+    *SUMS,
+    *LINES,
+    *MEANS,
+    *GAUSSIANS,
+    *SCALES,
+    *DERIVATIVES,
+    "laplace",
+    *GENERIC,
+    *ORDERS,
+)
+ONE_AXIS = (*LINES, "uniform_filter1d", "gaussian_filter1d", *DERIVATIVES, *EXTREMES_ALONG)
 # Arrays that results are written to: new ones of some storage, and the image or its neighbourhood.
 NEW = ("contiguous", "strided", "reversed", "permuted", "read-only", "misshapen")
 IN_PLACE = ("same", "overlapping")  # the output has the dtype of an image that has axes
@@ -85,7 +110,7 @@ class Call:
         from implicit_conv import ndimage
         from implicit_conv.cache import IMAGES
         from implicit_conv.cpu.engines import image_filters, image_rows
-        from implicit_conv.ndimage import calls, worth
+        from implicit_conv.ndimage import calls, rank_worth, worth
         from implicit_conv.testing.guard import guarded
 
         always: Callable[..., bool] = lambda *_: True  # noqa: E731
@@ -93,6 +118,7 @@ class Call:
         with (
             mock.patch.object(worth, "pays", always),
             mock.patch.object(calls, "LARGE", 0),
+            mock.patch.multiple(rank_worth, box=always, wide=always, along=always, ranked=always),
             mock.patch.object(image_filters, "PRODUCTS_PER_THREAD", 1),
             mock.patch.multiple(image_rows, **_cut(self.tile)),
             implicit_conv.config(num_threads=2),
@@ -164,10 +190,14 @@ def draw(dice: Dice) -> Call:
     """A call of any filter."""
     function = dice.pick(*FUNCTIONS)
     rank = dice.number(0 if dice.happens(20) else 1, 4)
+    if function in RANKS and rank == 1:  # scipy 1.17.1 has code for it that writes beside arrays
+        rank = 2
     shape = tuple(dice.number(1, SIZES[rank]) for _ in range(rank))
     if dice.happens(40):
         shape = tuple(dice.pick(0, size) for size in shape)
     arguments = _arguments(dice, function, rank)
+    if function in ORDERS:
+        arguments |= _window(dice, function, rank)
     output = dice.pick(*DTYPES) if dice.happens(4) else None
     image = Data(
         shape,
@@ -253,6 +283,29 @@ def _arguments(dice: Dice, function: str, rank: int) -> dict[str, Any]:
     if function in GAUSSIANS and dice.happens(2):
         arguments |= dice.pick({"order": dice.number(0, 3)}, {"truncate": dice.pick(1.0, 5.5)})
     return arguments
+
+
+def _window(dice: Dice, function: str, rank: int) -> dict[str, Any]:
+    """The window of a filter that orders elements, and the rank."""
+    if function in EXTREMES_ALONG:
+        size = dice.number(1 - dice.happens(40), 13)
+        return {"size": size, "origin": _origin(dice, size)}
+    sizes = [dice.number(1, 9 if rank < 3 else 4) for _ in range(rank)]
+    found: dict[str, Any] = {"size": sizes}
+    if dice.happens(4):
+        found = {"footprint": Data(tuple(sizes), "?", dice.number(0, 1 << 31))}
+    elif function in MORPHOLOGY and dice.happens(6):
+        # With a footprint without an element scipy 1.17.1 reads what is no memory of its own.
+        found = {"structure": Data(tuple(sizes), "d", dice.number(0, 1 << 31))}
+    if dice.happens(3):
+        found["origin"] = [_origin(dice, size) for size in sizes]
+    if function == "rank_filter":
+        found["rank"] = dice.number(-2, math.prod(sizes))
+    if function == "percentile_filter":
+        found["percentile"] = dice.pick(0, 20, 50.5, -30, 100)
+    if function in (*EXTREMES, *MORPHOLOGY) and dice.happens(3):
+        found["mode"] = [_mode(dice) for _ in range(rank)]
+    return found
 
 
 def _origin(dice: Dice, size: int) -> int:
