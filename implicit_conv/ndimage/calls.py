@@ -23,7 +23,7 @@ from implicit_conv.ndimage import filters
 from implicit_conv.ndimage.borders import SYNONYMS
 from implicit_conv.ndimage.entries import along, scipy_filters_with
 from implicit_conv.ndimage.filters import Chain
-from implicit_conv.ndimage.passes import Step, mean_step
+from implicit_conv.ndimage.passes import Step, added, mean_step
 from implicit_conv.settings import current
 
 CHAINS = (  # the filters that are chains of steps
@@ -33,11 +33,13 @@ CHAINS = (  # the filters that are chains of steps
     "correlate1d",
     "gaussian_filter",
     "gaussian_filter1d",
+    "laplace",
     "prewitt",
     "sobel",
     "uniform_filter",
     "uniform_filter1d",
 )
+SUMMED = ("laplace",)  # those whose steps all read the image, and are added
 # Filters that are one step along an axis: scipy's own take as little as 5 us for few elements.
 LINES = frozenset(("convolve1d", "correlate1d", "gaussian_filter1d", "uniform_filter1d"))
 TINY = 1 << 11  # elements of an image whose lines are left to scipy
@@ -65,16 +67,19 @@ class Call(NamedTuple):
 class _Recorder:
     """Functions in the place of scipy's C that write down steps."""
 
-    def __init__(self, x: Array) -> None:
-        self._x, self.out, self.steps = x, x, list[Step]()
+    def __init__(self, x: Array, *, adds: bool) -> None:
+        self._x, self._adds, self.out, self.steps = x, adds, x, list[Step]()
 
     def __getattr__(self, name: str) -> Any:
         raise _OtherError(name)
 
     def _add(self, x: Array, out: Array, step: Step) -> None:
-        if x is not self.out or (self.steps and out is not x):
+        first = not self.steps
+        if x is not (self._x if self._adds else self.out):
             raise _OtherError
-        self.out = out
+        if not (first or self._adds or out is x):
+            raise _OtherError
+        self.out = out if first else self.out
         self.steps.append(step._replace(mode=SYNONYMS.get(step.mode, step.mode)))
 
     def correlate(
@@ -203,7 +208,7 @@ def _look(name: str, precision: str, arguments: dict[str, Any], nearest: bool) -
     x, output = arguments["input"], arguments.get("output")
     image = np.broadcast_to(np.zeros((), x.dtype), x.shape)
     own = np.empty(output.shape, output.dtype) if type(output) is np.ndarray else output
-    _RECORDING.recorder = recorder = _Recorder(image)
+    _RECORDING.recorder = recorder = _Recorder(image, adds=name in SUMMED)
     try:
         y = getattr(_recorded_filters(), name)(**{**arguments, "input": image, "output": own})
     except Exception:  # scipy's code raises it again
@@ -216,7 +221,10 @@ def _look(name: str, precision: str, arguments: dict[str, Any], nearest: bool) -
         return False
     if not (filters.stores(y.dtype) and x.dtype.isnative and x.ndim):
         return False
-    if any(map(filters.sums_nothing, steps)):
+    if name in SUMMED:
+        window = added(steps, x.dtype, y.dtype, precision)
+        steps = [] if window is None else [window]
+    if not steps or any(map(filters.sums_nothing, steps)):
         return False
     y = output if type(output) is np.ndarray else y
     try:

@@ -21,6 +21,7 @@ EPSILON = np.finfo(np.float64).eps
 EXACT = 1 << 24  # sums of integers below it are exact in float32
 SCALED = 1 << 20  # sums below it, times SCALE / size, are truncated to the exact mean
 SCALE = 1 + 2.0**-21
+LONG_MEAN = 10  # elements of a mean above which running sums take less time than products
 
 
 class Step(NamedTuple):
@@ -157,6 +158,25 @@ def pass_of(step: Step, shape: Sequence[int], sums: Sums, *, surrounded: bool = 
     return Pass(order, weights, places, axes or (rank - 1,), kernel, tuple(sources))
 
 
+def added(steps: Sequence[Step], x: np.dtype[Any], y: np.dtype[Any], precision: str) -> Step | None:
+    """The window of all axes whose sums are those of the steps, added; None where scipy, which
+    rounds each step's, may have other bits, or where borders differ.
+    """
+    first, rank = steps[0], len(steps[0].origins)
+    if any(step[3:] != first[3:] or step.axis is None for step in steps) or any(first.origins):
+        return None
+    taps = np.zeros([max(len(step.taps) for step in steps)] * rank)
+    for step in steps:
+        if len(step.taps) % 2 == 0 or len(step.taps) != len(taps):
+            return None
+        middle = [len(taps) // 2] * rank
+        place = tuple(slice(None) if axis == step.axis else m for axis, m in enumerate(middle))
+        taps[place] += step.taps
+    window = Step(taps, 0, None, *first[3:])
+    exact = _wraps([window], x, y) or _exact([window], x, y) is not None
+    return window if exact or precision != "strict" else None
+
+
 def total(step: Step) -> float:
     """The sum of all weights that do not count as zero."""
     order, weights, _ = taps_of(step, len(step.origins))
@@ -183,11 +203,14 @@ def sums_of(
     if nearest:
         means = "products" if narrow else "divided"
         return Sums(dtype, not strict, means, rounds=False, nearest=True)
+    long = any(step.size > LONG_MEAN for step in steps)
     if _wraps(steps, x, y):
         return Sums("i2", fma=False, means="divided", rounds=y.itemsize == 1)
     exact = _exact(steps, x, y)
     if exact is not None:
         return exact
+    if long:  # running sums take less time, and are those of float64
+        return Sums("f8", fma=False, means="running", rounds=y.str[1:] != "f8")
     means = "running" if strict else "products"
     return Sums(dtype, not strict, means, rounds=y.str[1:] != dtype)
 
