@@ -23,7 +23,7 @@ from implicit_conv.ndimage import filters
 from implicit_conv.ndimage.borders import SYNONYMS
 from implicit_conv.ndimage.entries import along, scipy_filters_with
 from implicit_conv.ndimage.filters import Chain
-from implicit_conv.ndimage.passes import Step, added, mean_step
+from implicit_conv.ndimage.passes import Step, added, mean_step, with_axis
 from implicit_conv.settings import current
 
 CHAINS = (  # the filters that are chains of steps
@@ -145,17 +145,22 @@ def chained(own: Callable[..., Any], name: str, precision: str) -> Callable[...,
 
 
 def call(
-    name: str, precision: str, arguments: dict[str, Any], *, nearest: bool = False
+    name: str,
+    precision: str,
+    arguments: dict[str, Any],
+    *,
+    nearest: bool = False,
+    channel_axis: int | None = None,
 ) -> Array | None:
     """The result of scipy's filter `name` of these arguments, or the `nearest` integers; None where
-    its own code is to compute it.
+    its own code is to compute it. A `channel_axis`, from 0 on, is none that arguments count.
     """
     x, output = arguments.get("input"), arguments.get("output")
     if type(x) is not np.ndarray or x.dtype.char not in filters.INPUTS:
         return None
     if (name in LINES and x.size < TINY) or not x.flags.aligned:
         return None
-    found = _kept(name, precision, arguments, nearest)
+    found = _kept(name, precision, arguments, nearest, channel_axis)
     if type(found) is not Call:
         return None
     if type(output) is not np.ndarray:
@@ -165,17 +170,23 @@ def call(
     return None
 
 
-def _kept(name: str, precision: str, arguments: dict[str, Any], nearest: bool) -> Call | bool:
+def _kept(
+    name: str,
+    precision: str,
+    arguments: dict[str, Any],
+    nearest: bool,
+    channel_axis: int | None,
+) -> Call | bool:
     """The call of a filter; False if it is no chain, and True if it may be one that comes once."""
     try:
         words = tuple([(key, _word(key, value)) for key, value in arguments.items()])
     except TypeError:
         return False
-    key = name, precision, nearest, words, current().num_threads
+    key = name, precision, nearest, channel_axis, words, current().num_threads
     found: Call | bool | None = IMAGES.get(key)
     if found is None or found is True:
         again = found is True or arguments["input"].size >= LARGE
-        found = _look(name, precision, arguments, nearest) if again else True
+        found = _look(name, precision, arguments, nearest, channel_axis) if again else True
         IMAGES.keep(key, found)
     return found
 
@@ -203,11 +214,24 @@ def _word(key: str, value: Any) -> Any:
     raise TypeError(kind)
 
 
-def _look(name: str, precision: str, arguments: dict[str, Any], nearest: bool) -> Call | bool:
+def _plane(x: Array, channel_axis: int | None) -> Array:
+    """An image of zeros of the same dtype, with the shape of one channel."""
+    shape = [size for axis, size in enumerate(x.shape) if axis != channel_axis]
+    return np.broadcast_to(np.zeros((), x.dtype), shape)
+
+
+def _look(
+    name: str,
+    precision: str,
+    arguments: dict[str, Any],
+    nearest: bool,
+    channel_axis: int | None,
+) -> Call | bool:
     """The call of a filter; False if it is no chain, or if its arguments are wrong."""
     x, output = arguments["input"], arguments.get("output")
-    image = np.broadcast_to(np.zeros((), x.dtype), x.shape)
-    own = np.empty(output.shape, output.dtype) if type(output) is np.ndarray else output
+    image, own = _plane(x, channel_axis), output
+    if type(output) is np.ndarray:
+        own = np.empty(_plane(output, channel_axis).shape, output.dtype)
     _RECORDING.recorder = recorder = _Recorder(image, adds=name in SUMMED)
     try:
         y = getattr(_recorded_filters(), name)(**{**arguments, "input": image, "output": own})
@@ -217,7 +241,7 @@ def _look(name: str, precision: str, arguments: dict[str, Any], nearest: bool) -
         _RECORDING.recorder = None
     steps = recorder.steps
     served = steps and y is recorder.out
-    if not served or not all(filters.served(x, y, step.mode) for step in steps):
+    if not served or not all(filters.served(image, y, step.mode) for step in steps):
         return False
     if not (filters.stores(y.dtype) and x.dtype.isnative and x.ndim):
         return False
@@ -226,7 +250,9 @@ def _look(name: str, precision: str, arguments: dict[str, Any], nearest: bool) -
         steps = [] if window is None else [window]
     if not steps or any(map(filters.sums_nothing, steps)):
         return False
-    y = output if type(output) is np.ndarray else y
+    if channel_axis is not None:
+        steps = [with_axis(step, channel_axis) for step in steps]
+    y = output if type(output) is np.ndarray else np.empty(x.shape, y.dtype)
     try:
         return Call(filters.new_chain(steps, x, y, precision, nearest=nearest), y.dtype)
     except ValueError:

@@ -103,6 +103,13 @@ def _channels(
     axis, options = int(options.channel_axis or 0), replace(options, channel_axis=None)
     if not -x.ndim <= axis < x.ndim:
         raise PlanError(f"channel_axis is {axis}, but the image has {x.ndim} axes")
+    dtype = _result_dtype(x, output)
+    whole = options.rounding == "nearest" and dtype.kind in "iu"
+    if name in CHAINS and (options.nan == PROPAGATE or x.dtype.kind in "biu"):
+        arguments = {"input": x, "output": output, **rest}
+        found = call(name, options.precision, arguments, nearest=whole, channel_axis=axis % x.ndim)
+        if found is not None:
+            return found
     given = isinstance(output, np.ndarray)
     if given and output.shape != x.shape:
         raise RuntimeError(f"output has shape {output.shape}, but the image has {x.shape}")
@@ -114,12 +121,16 @@ def _channels(
     return output if given else np.stack(planes, axis)
 
 
+def _result_dtype(x: Array, output: Any) -> np.dtype[Any]:
+    given = isinstance(output, np.ndarray)
+    return np.dtype(x.dtype if output is None else output.dtype if given else output)
+
+
 def _nearest(
     name: str, function: Filter, options: Conventions, x: Array, output: Any, rest: Arguments
 ) -> Any:
     """Filter in floats through all passes, and round to integers once: half to even, saturated."""
-    given = isinstance(output, np.ndarray)
-    dtype = np.dtype(x.dtype if output is None else output.dtype if given else output)
+    given, dtype = isinstance(output, np.ndarray), _result_dtype(x, output)
     options = replace(options, rounding="scipy")
     if dtype.kind not in "iu":
         return apply(name, function, options, {"input": x, "output": output, **rest})
@@ -128,7 +139,7 @@ def _nearest(
             f"rounding='nearest' computes in float64, which does not hold every {dtype}; ask for "
             "an output of 32 bits or less"
         )
-    if name in CHAINS and dtype.itemsize <= 4:
+    if name in CHAINS:
         found = call(name, options.precision, {"input": x, "output": output, **rest}, nearest=True)
         if found is not None:
             return found

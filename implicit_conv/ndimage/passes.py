@@ -158,6 +158,14 @@ def pass_of(step: Step, shape: Sequence[int], sums: Sums, *, surrounded: bool = 
     return Pass(order, weights, places, axes or (rank - 1,), kernel, tuple(sources))
 
 
+def with_axis(step: Step, axis: int) -> Step:
+    """The step for images with one axis more, along which nothing is filtered."""
+    origins = (*step.origins[:axis], 0, *step.origins[axis:])
+    if step.axis is None:
+        return step._replace(taps=np.expand_dims(step.taps, axis), origins=origins)
+    return step._replace(axis=step.axis + (step.axis >= axis), origins=origins)
+
+
 def added(steps: Sequence[Step], x: np.dtype[Any], y: np.dtype[Any], precision: str) -> Step | None:
     """The window of all axes whose sums are those of the steps, added; None where scipy, which
     rounds each step's, may have other bits, or where borders differ.

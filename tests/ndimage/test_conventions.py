@@ -6,6 +6,8 @@ import pytest
 scipy = pytest.importorskip("scipy.ndimage", reason="pip install '.[ndimage]'")
 
 from implicit_conv import ndimage  # noqa: E402
+from implicit_conv.cache import IMAGES  # noqa: E402
+from implicit_conv.ndimage import calls  # noqa: E402
 
 BOUNDARIES = {"fill": "constant", "extend": "nearest", "wrap": "wrap"}  # astropy's, scipy's
 OF_ALL_MISSING = pytest.mark.filterwarnings("ignore:nan_treatment='interpolate', however")
@@ -148,6 +150,14 @@ def test_what_is_not_served_says_so(name, args, options, message):
         getattr(ndimage, name)(np.ones((9, 9)), *args, **{"nan": "interpolate", **options})
 
 
+@pytest.fixture(params=[0, 1 << 40], ids=["at once", "never"])
+def chains(request, monkeypatch):
+    """Whether the first call of a size is a chain."""
+    IMAGES.clear()
+    monkeypatch.setattr(calls, "LARGE", request.param)
+
+
+@pytest.mark.usefixtures("chains")
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32", "float64"])
 @pytest.mark.parametrize("axis", [0, 1, -1])
 @pytest.mark.parametrize(
@@ -157,6 +167,7 @@ def test_what_is_not_served_says_so(name, args, options, message):
         ("gaussian_filter", ([1.2, 0.7],)),
         ("sobel", (0,)),
         ("uniform_filter", (4,)),
+        ("laplace", ()),
         ("generic_laplace", (scipy.sobel,)),
     ],
 )
@@ -170,6 +181,7 @@ def test_channels_are_filtered_one_by_one(name, args, axis, dtype):
     np.testing.assert_array_equal(given, y)
 
 
+@pytest.mark.usefixtures("chains")
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16", "int32"])
 @pytest.mark.parametrize("precision", ["strict", "standard"])
 def test_rounding_to_nearest_saturates(dtype, precision):
@@ -184,6 +196,7 @@ def test_rounding_to_nearest_saturates(dtype, precision):
     assert (y == limits.max).any()
 
 
+@pytest.mark.usefixtures("chains")
 def test_rounding_happens_once():
     x = np.random.default_rng(9).integers(0, 256, (60, 70), np.uint8)
     exact = scipy.gaussian_filter(x.astype("d"), 2)
