@@ -87,7 +87,8 @@ def conv2d(
         DLPack, is read in place; one on a GPU (float16, bfloat16 or float32) is convolved there.
         No gradients are recorded.
     w : array of shape (K, C / groups, R, S), or in `weight_layout`
-        The filters, of the dtype of `x`; both may be different ones of int8, uint8, int16.
+        The filters, of the dtype of `x`; both may be different ones of int8, uint8, int16. Those of
+        integers of 8 or 16 bits may be float32.
     bias : array of shape (K,), or one number, optional
         It is added in the dtype of the sum: see `out_dtype`.
     stride, dilation : int, or one for each of (H, W)
@@ -113,7 +114,9 @@ def conv2d(
     out_dtype : dtype, optional
         float32, float64 or the dtype of `x` (default). The sum is float64 if `x` is, else float32,
         and is rounded once. Sums of integers are exact: int32 if it holds the largest one (then the
-        default), int64, float32 or float64. For complex `x`: complex64 or complex128.
+        default), int64, float32 or float64. For complex `x`: complex64 or complex128. Sums of
+        integers and float32 filters are float32 (default), or are rounded half to even, and
+        saturate, to int8, uint8, int16 or uint16.
     precision : "strict", "standard" (default) or "fast"
         "strict" fixes the order of every sum: a result has the same bits for any batch size and
         thread count. "fast" also allows Winograd F4 and F6, whose errors are larger.
@@ -296,9 +299,9 @@ def _plan_on_gpu(shapes: tuple[Shape, Shape], dtypes: tuple[Any, Any], options: 
 
 
 OWN = (*LAYOUTS, "padding_mode", "activation", "out_dtype")
-CONV1D = Operator("conv1d", 1, OWN, _plan)
-CONV2D = Operator("conv2d", 2, OWN, _plan, plan_on_gpu=_plan_on_gpu)
-CONV3D = Operator("conv3d", 3, OWN, _plan)
+CONV1D = Operator("conv1d", 1, OWN, _plan, mixes=True)
+CONV2D = Operator("conv2d", 2, OWN, _plan, plan_on_gpu=_plan_on_gpu, mixes=True)
+CONV3D = Operator("conv3d", 3, OWN, _plan, mixes=True)
 
 
 def plan_cache_size() -> int:

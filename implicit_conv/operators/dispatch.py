@@ -25,6 +25,7 @@ from implicit_conv.cpu.engines.kinds import keep_engine, keep_size, known_engine
 from implicit_conv.cpu.machine.arch import CpuArch, cpu_arch
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
 from implicit_conv.kernels.preparation import first, imports, prepare
+from implicit_conv.operators import mixed
 from implicit_conv.operators.plan import Engine, Plan
 from implicit_conv.problem.options import (
     Activation,
@@ -134,6 +135,8 @@ class Operator:
         It plans the operator on a GPU.
     result : str
         The one of its own options that is a shape of its result, if there is one.
+    mixes : bool
+        Whether x may have integers where w has floats; see `mixed`.
     """
 
     name: str
@@ -143,6 +146,7 @@ class Operator:
     names: tuple[str, str] = ("x", "w")
     plan_on_gpu: Callable[[tuple[Shape, Shape], tuple[Any, Any], Options], Plan] | None = None
     result: str = ""
+    mixes: bool = False
 
     def divided(self, own: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
         """The shape of the result among the values `own` of its own options, and the others."""
@@ -277,6 +281,14 @@ def _run_first(
         x, w = map(as_array, operator.names, given)
     else:
         x, w, device = _foreign(operator.names, x, w, device)
+    if operator.mixes and mixed.is_mixed(x, w):
+        floats = window, (*own[:-1], None), method
+
+        def convolved(x: Any, *added: Any) -> Any:
+            return _run_first(operator, None, (x, w), added, floats)
+
+        found = mixed.convolve(convolved, x, added, own[-1])
+        return as_library_of(given[0], found) if out is None else found
     kind, shape, engine, comes_again = None, None, cast(Any, None), True
     if key is not None and isinstance(x, np.ndarray) and not depends_on_size(*window[1::-1]):
         shape, fixed = operator.divided(own)
