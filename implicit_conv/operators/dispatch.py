@@ -281,7 +281,7 @@ def _run_first(
         x, w = map(as_array, operator.names, given)
     else:
         x, w, device = _foreign(operator.names, x, w, device)
-    if operator.mixes and mixed.is_mixed(x, w):
+    if operator.mixes and mixed.is_mixed(x.dtype, w.dtype):
         floats = window, (*own[:-1], None), method
 
         def convolved(x: Any, *added: Any) -> Any:

@@ -325,7 +325,8 @@ def refused():
     yield {**ok, "stride": np.float32(1)}, ic.ShapeError, "stride must be an integer"
     yield {**ok, "out_dtype": ">f4"}, ic.DTypeError, "out_dtype >f4 .* use one of float32"
     yield {**ok, "x": np.ma.masked_equal(x, 0)}, ic.DTypeError, r"masked.* x.filled\(0\)"
-    yield {**ok, "x": x.astype("u1")}, ic.DTypeError, r"uint8 .* x.astype\('float32'\)"
+    mixed = {"x": x.astype("u1"), "w": w.astype("d")}
+    yield {**ok, **mixed}, ic.DTypeError, r"uint8 .* x.astype\('float64'\)"
     yield {**ok, "x": None}, ic.DTypeError, "x must be an array of numbers, not NoneType"
     yield {**ok, "device": "tpu"}, ic.PlanError, "tpu"
 

@@ -151,7 +151,7 @@ FUNCTIONS = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize(
     "dtypes",
-    [("float32", "float64"), ("int8", "float32"), ("float32", "uint8"), ("float32", "float16")],
+    [("float32", "float64"), ("int8", "float64"), ("float32", "uint8"), ("float32", "float16")],
 )
 def test_a_mix_of_dtypes_gets_a_conversion_that_works(name, dtypes):
     function, first_name, first, w = FUNCTIONS[name]
