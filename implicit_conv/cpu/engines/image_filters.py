@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from implicit_conv.arrays.arrays import Array
 from implicit_conv.cpu.engines.image_rows import Cut, Format, Layout, Pass, border
+from implicit_conv.cpu.engines.image_tables import Tables, offsets_of_planes
 from implicit_conv.kernels.cpu.images.layout import CONSTANT, NOWHERE, Filter, Order, Taps
 from implicit_conv.kernels.cpu.images.operator import ImageLaunch, Kinds
 from implicit_conv.kernels.preparation import prepare
@@ -20,21 +18,6 @@ __all__ = ["CONSTANT", "Format", "ImageLaunch", "Order", "Pass", "launch_of"]
 TOGETHER = 8  # rows along which running means are computed at once
 PRODUCTS_PER_THREAD = 1 << 18  # that pay for another thread
 ITEMS_PER_THREAD = 4
-
-
-class _Tables:
-    """Arrays that a launch reads by their addresses."""
-
-    def __init__(self) -> None:
-        self.arrays: list[Array] = []
-
-    def __call__(self, values: Any, dtype: Any = np.int64) -> int:
-        """The address of a contiguous array with these values."""
-        found = np.ascontiguousarray(values)
-        if np.dtype(dtype) == np.int16:  # it wraps
-            found = found.astype(np.int64)
-        self.arrays.append(found.astype(dtype))
-        return int(self.arrays[-1].ctypes.data)
 
 
 def launch_of(
@@ -59,8 +42,10 @@ def launch_of(
     layout, size = Layout.of(passes, form), np.dtype(form.sums).itemsize
     cut, axis = Cut.of(layout, size, in_place), layout.rows_axis
     middle, columns, sources = layout.middle, layout.columns, layout.sources
-    outer, planes = _outer(form, layout)
-    tables = _Tables()
+    axes = [other for other in range(layout.start) if other != axis]
+    strides = form.x_strides, form.y_strides
+    outer = offsets_of_planes(axes, middle.shape, strides, middle.kernel, middle.sources, NOWHERE)
+    planes, tables = outer.shape[1] - 1, Tables()
     plane = (cut.window - 1 + cut.batch) * cut.pitch
 
     def taps(each: Pass | None) -> Taps:
@@ -115,27 +100,6 @@ def launch_of(
     items = len(outer) * strips * len(borders)
     threads, kept = min(threads, items), tables.arrays
     return prepare(ImageLaunch, kinds, fields, items, scratch, threads, kept, cut.in_place)
-
-
-def _outer(form: Format, layout: Layout) -> tuple[Array, int]:
-    """For each index of the other axes the byte offset in y, then those of all planes in x."""
-    middle, shape, plane_axes = layout.middle, layout.middle.shape, layout.plane_axes
-    axes = [axis for axis in range(layout.start) if axis != layout.rows_axis]
-    places = np.zeros(1, np.int64)
-    for axis in axes:
-        step = np.arange(shape[axis]) * form.y_strides[axis]
-        places = (places[:, None] + step).ravel()
-    found = [places]
-    for offsets in itertools.product(*(range(middle.kernel[axis]) for axis in plane_axes)):
-        at = dict(zip(plane_axes, offsets, strict=True))
-        offset, outside = np.zeros(1, np.int64), np.zeros(1, bool)
-        for axis in axes:
-            first = at.get(axis, 0)
-            read = middle.sources[axis][first : first + shape[axis]]
-            offset = (offset[:, None] + read * form.x_strides[axis]).ravel()
-            outside = (outside[:, None] | (read == CONSTANT)).ravel()
-        found.append(np.where(outside, NOWHERE, offset))
-    return np.stack(found, axis=1), len(found) - 1
 
 
 def _strip(rows: int, window: int, others: int, threads: int) -> int:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array
+from implicit_conv.cpu.engines.image_tables import runs_of
 from implicit_conv.kernels.cpu.images.layout import BLOCK_BYTES, CONSTANT, Order
 
 LONG_ROW = 32  # elements of a row behind the last filtered axis, at least
@@ -243,10 +244,7 @@ def border(sources: Array, first: int, columns: int, layout: Layout) -> Array:
     """The table of a tile of columns from the column `first` on; see `compiled.rows`."""
     inner = layout.inner
     read = sources[first // inner : (first + columns) // inner + layout.lines]
-    absent, step = read == CONSTANT, np.diff(read)
-    follows = np.where(absent[:-1] | absent[1:], step == 0, step == 1)
-    cuts = [0, *(np.flatnonzero(~follows) + 1).tolist(), len(read)]
-    pieces = [(begin, int(read[begin]), end - begin) for begin, end in itertools.pairwise(cuts)]
+    pieces = runs_of(read)
     longest = max(pieces, key=lambda piece: (piece[1] != CONSTANT, piece[2]))
     runs, copies = list[tuple[int, int, int]](), list[tuple[int, int]]()
     for piece in pieces:
@@ -259,7 +257,7 @@ def border(sources: Array, first: int, columns: int, layout: Layout) -> Array:
         else:
             at = longest[0] + shift
             copies += [(begin * inner + i, at * inner + i) for i in range(count * inner)]
-    present = np.flatnonzero(~absent)
+    present = np.flatnonzero(read != CONSTANT)
     low, high = (present[0], len(read) - 1 - present[-1]) if len(present) else (len(read), 0)
     flat = [len(runs), len(copies), low * inner, high * inner]
     return np.array([*flat, *itertools.chain(*runs), *itertools.chain(*copies)], np.int64)

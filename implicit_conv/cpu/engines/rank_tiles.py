@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array
+from implicit_conv.cpu.engines.image_tables import Tables, offsets_of_planes, runs_of
 from implicit_conv.kernels.cpu.rank import operator
-from implicit_conv.kernels.cpu.rank.layout import CONSTANT, HEADER, OUTSIDE, VECTOR, Filter, Level
+from implicit_conv.kernels.cpu.rank.layout import HEADER, OUTSIDE, VECTOR, Filter, Level
 from implicit_conv.kernels.cpu.rank.operator import RankLaunch
 from implicit_conv.kernels.preparation import prepare
 
@@ -60,18 +61,6 @@ class Images:
     checked: bool
 
 
-class _Tables:
-    """Arrays that a launch reads by their addresses."""
-
-    def __init__(self) -> None:
-        self.arrays: list[Array] = []
-
-    def __call__(self, values: Any, dtype: Any = np.int64) -> int:
-        """The address of a contiguous array with these values."""
-        self.arrays.append(np.ascontiguousarray(values, dtype))
-        return int(self.arrays[-1].ctypes.data)
-
-
 class Tiling:
     """The rows of images, and their tiles. Levels keep a row for each loaded one, or as many as a
     window has if they sort columns. Where rows behind a single filtered axis are long, `long_rows`
@@ -98,7 +87,9 @@ class Tiling:
         self.tile = self._tile()
         wide = self.tile * self.size + self.halo
         self.pitch = -(-wide // SPARE) * SPARE + SPARE
-        self.outer = self._outer()
+        axes = [axis for axis in range(self.start) if axis != self.rows_axis]
+        strides = images.x_strides, images.y_strides
+        self.outer = offsets_of_planes(axes, shape, strides, images.kernel, images.sources, OUTSIDE)
         results = self.window if sorts else 1
         kept = self.planes * (1 + results) * self.pitch
         self.block = min(self.rows, self._block(SCRATCH_BYTES // kept))
@@ -136,24 +127,6 @@ class Tiling:
         )
         return [sum(place) for place in itertools.product(*steps)]
 
-    def _outer(self) -> Array:
-        """For each index of the other axes the byte offset in y, then those of all planes in x."""
-        images = self.images
-        axes = [axis for axis in range(self.start) if axis != self.rows_axis]
-        places = np.zeros(1, np.int64)
-        for axis in axes:
-            step = np.arange(images.shape[axis]) * images.y_strides[axis]
-            places = (places[:, None] + step).ravel()
-        found = [places]
-        for offsets in itertools.product(*(range(images.kernel[axis]) for axis in axes)):
-            offset, outside = np.zeros(1, np.int64), np.zeros(1, bool)
-            for axis, first in zip(axes, offsets, strict=True):
-                read = images.sources[axis][first : first + images.shape[axis]]
-                offset = (offset[:, None] + read * images.x_strides[axis]).ravel()
-                outside = (outside[:, None] | (read == CONSTANT)).ravel()
-            found.append(np.where(outside, OUTSIDE, offset))
-        return np.stack(found, axis=1)
-
     def _border(self, first: int, columns: int) -> Array:
         """The table of a tile that begins with column `first`; see `compiled.tiles`."""
         if self.taps == 1:
@@ -162,10 +135,7 @@ class Tiling:
             )
         pixels = columns * self.size // self.pixel + self.taps - 1
         read = self.images.sources[self.start][first * self.size // self.pixel :][:pixels]
-        absent, step = read == CONSTANT, np.diff(read)
-        follows = np.where(absent[:-1] | absent[1:], step == 0, step == 1)
-        cuts = [0, *(np.flatnonzero(~follows) + 1).tolist(), len(read)]
-        runs = [(begin, int(read[begin]), end - begin) for begin, end in itertools.pairwise(cuts)]
+        runs = runs_of(read)
         return np.array([len(runs), *itertools.chain(*runs)])
 
     def launch(
@@ -177,7 +147,7 @@ class Tiling:
         """The launch of parts, of which each has a level and the byte offsets of its taps; `zeros`
         says whether -0.0 has no order.
         """
-        images, tables = self.images, _Tables()
+        images, tables = self.images, Tables()
         rows = [level._replace(offsets=tables(taps), taps=len(taps)) for level, taps in levels]
         starts = range(0, self.columns, self.tile)
         borders = [
