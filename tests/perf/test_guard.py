@@ -116,7 +116,7 @@ def test_regret_and_filters_of_images_measure_nothing_beside_other_work(monkeypa
     assert main(["regret", "--suite", "small", "--threads", "2"]) == 3
     assert (asked, capsys.readouterr().out) == ([2], f"{OTHERS}\n")
     asked = disturbances(monkeypatch, ndimage, OTHERS)
-    monkeypatch.setattr(ndimage, "line", None)
+    monkeypatch.setattr(ndimage, "contenders", None)
     assert main(["ndimage"]) == 3
     assert (asked, capsys.readouterr().out) == ([1], f"{OTHERS}\n")
 

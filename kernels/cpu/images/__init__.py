@@ -1,5 +1,7 @@
 """Filters of images: sums of windows of rows, of one pass or of two that are joined.
 
 Each sum has a fixed order, which has the bits of a plain loop over the taps where products are
-rounded before they are added. `layout` says what callers know, `operator` starts launches.
+rounded before they are added. In reading order: `layout` says what callers know, `operator` starts
+launches. What is compiled: `rows` takes an image through the passes, `sums` adds products,
+`running` has running means, and `elements` converts rows while they are loaded and stored.
 """
