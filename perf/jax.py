@@ -20,7 +20,6 @@ from implicit_conv.timing import (
     summarise,
 )
 
-ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"  # of XLA_FLAGS, before XLA starts
 NHWC = ("NHWC", "HWIO", "NHWC")
 OPERATORS = ("fprop", "dgrad", "wgrad")
 MOST_DIFFERENCE = 1e-4  # of float32 results, relative to the largest one
@@ -141,8 +140,8 @@ def run(options: argparse.Namespace) -> int:
     if disturbed:
         print(disturbed)
         return UNTOLD
-    if threads == 1:
-        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {ONE_THREAD}".strip()
+    if threads == 1:  # before XLA starts; some of its kernels heed no flag for it
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     ratios = []
     for operator in options.only:
         for row in ROWS:
