@@ -21,8 +21,9 @@ from implicit_conv.arrays.arrays import Array
 from implicit_conv.cache import IMAGES
 from implicit_conv.ndimage import filters
 from implicit_conv.ndimage.borders import SYNONYMS
-from implicit_conv.ndimage.entries import along, scipy_filters_with
+from implicit_conv.ndimage.entries import along
 from implicit_conv.ndimage.filters import Chain
+from implicit_conv.ndimage.originals import scipy_filters_with
 from implicit_conv.ndimage.passes import Step, added, mean_step, with_axis
 from implicit_conv.settings import current
 

@@ -8,30 +8,21 @@ little as 4 us.
 
 from __future__ import annotations
 
-import importlib.util
 import operator
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Any
 
 from implicit_conv.arrays.arrays import Array
-from implicit_conv.errors import PlanError, install
+from implicit_conv.errors import PlanError
 from implicit_conv.ndimage import filters, worth
 from implicit_conv.ndimage.borders import SYNONYMS
 from implicit_conv.ndimage.missing import PROPAGATE, without_nans
+from implicit_conv.ndimage.originals import COMPILED
 from implicit_conv.ndimage.passes import Step, mean_step
 from implicit_conv.ndimage.rank_entries import RankEntries
 from implicit_conv.problem.options import PRECISIONS, Precision
 
-try:
-    from scipy.ndimage import _filters as scipy_filters
-except ImportError as error:
-    raise ImportError(
-        f"implicit_conv.ndimage needs scipy 1.11 or newer: {install('scipy>=1.11')}"
-    ) from error
-
 STRICT: Precision = "strict"
-COMPILED = scipy_filters._nd_image
 
 
 class Entries(RankEntries):
@@ -124,20 +115,3 @@ class Entries(RankEntries):
 def along(rank: int, axis: int, origin: int) -> tuple[int, ...]:
     """The origins of a filter along an axis."""
     return tuple(origin if other == axis else 0 for other in range(rank))
-
-
-def scipy_filters_with(compiled: object) -> ModuleType:
-    """A copy of scipy's module of filters that calls `compiled` in place of its C functions."""
-    module = copy_of(scipy_filters)
-    module.__dict__["_nd_image"] = compiled
-    return module
-
-
-def copy_of(original: ModuleType) -> ModuleType:
-    """A module that is executed once more."""
-    spec = importlib.util.find_spec(original.__name__)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"the source of {original.__name__} cannot be found")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.ndimage import _nd_image
 
 from implicit_conv.arrays.arrays import Array
 from implicit_conv.ndimage import rank_worth, ranks
 from implicit_conv.ndimage.borders import CONSTANT, MIRROR, NEAREST, REFLECT, SYNONYMS, WRAP
+from implicit_conv.ndimage.originals import COMPILED
 from implicit_conv.ndimage.ranks import Window
 
 CODES = {  # of modes; filters know no difference between some
@@ -58,7 +58,7 @@ class RankEntries:
             window = Window(kernel, origins, codes, constant, 0 if minimum else size - 1)
             if ranks.compute(x, window, out):
                 return
-        _nd_image.min_or_max_filter1d(x, size, axis, out, mode, cval, origin, minimum)
+        COMPILED.min_or_max_filter1d(x, size, axis, out, mode, cval, origin, minimum)
 
     def rank_filter(
         self,
@@ -79,7 +79,7 @@ class RankEntries:
             window = Window(footprint.shape, places, codes, constant, operator.index(rank))
             if ranks.compute(x, window, out):
                 return
-        _nd_image.rank_filter(x, rank, footprint, out, mode, cval, origins)
+        COMPILED.rank_filter(x, rank, footprint, out, mode, cval, origins)
 
 
 def _apart(x: Array, out: Array) -> bool:

@@ -7,12 +7,17 @@ from types import ModuleType
 from typing import Any
 
 import scipy.ndimage
-from scipy.ndimage import _filters as scipy_filters
-from scipy.ndimage import _morphology as scipys_morphology
 
 from implicit_conv.ndimage.calls import CHAINS, chained
-from implicit_conv.ndimage.entries import COMPILED, STRICT, Entries, copy_of, scipy_filters_with
+from implicit_conv.ndimage.entries import STRICT, Entries
 from implicit_conv.ndimage.missing import PROPAGATE
+from implicit_conv.ndimage.originals import (
+    COMPILED,
+    copy_of,
+    scipy_filters,
+    scipy_filters_with,
+    scipys_morphology,
+)
 from implicit_conv.ndimage.rank_entries import joined
 from implicit_conv.problem.options import Precision
 

@@ -19,7 +19,7 @@ from implicit_conv import ndimage
 from implicit_conv.arrays.arrays import Array
 from implicit_conv.blocks import Axis, Block
 from implicit_conv.errors import PlanError, ShapeError
-from implicit_conv.ndimage import entries
+from implicit_conv.ndimage import originals
 from implicit_conv.ndimage.borders import PADDING_MODES, SYNONYMS
 from implicit_conv.scale.operation import Operation
 
@@ -101,7 +101,7 @@ class Notes(threading.local):
         self.reaches: list[tuple[int, int, int, int]] = []  # (axis, low, high, code of the mode)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(entries.COMPILED, name)
+        return getattr(originals.COMPILED, name)
 
     def _note(self, axis: int, taps: int, mode: int, origin: int) -> None:
         low = taps // 2 + origin
@@ -131,7 +131,7 @@ class Notes(threading.local):
 def _noting() -> tuple[ModuleType, Notes]:
     """A copy of scipy's module of filters that calls `Notes`, and these."""
     notes = Notes()
-    return entries.scipy_filters_with(notes), notes
+    return originals.scipy_filters_with(notes), notes
 
 
 def _reaches(name: str, pixel: Array, given: dict[str, Any]) -> list[tuple[int, int, str]]:

@@ -63,7 +63,7 @@ WRONG = {  # call -> the right one
     "conv2d(x, w.astype('int64'))": "conv2d(x, w)",
     "conv2d(x, w.astype('uint8'))": "conv2d(x, w)",
     "conv2d(x, w.astype('float64'))": "conv2d(x, w)",
-    "conv2d(x.astype('uint16'), w)": "conv2d(x, w)",
+    "conv2d(x.astype('uint32'), w)": "conv2d(x, w)",
     "conv2d(x.astype('int64'), w.astype('int64'))": "conv2d(x, w)",
     "conv2d(x.astype('uint8'), w.astype('int32'))": "conv2d(x, w)",
     "conv2d(x.astype('uint8'), w.astype('int64') * 40_000)": "conv2d(x, w * 40_000)",

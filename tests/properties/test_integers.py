@@ -282,7 +282,7 @@ def test_other_activations_are_refused_with_a_way_out(activation, message):
 @pytest.mark.parametrize(
     ("x", "w", "hint"),
     [
-        ("uint8", "float32", "x.astype('float32')"),
+        ("uint8", "float64", "x.astype('float64')"),
         ("float64", "int8", "w.astype('float64')"),
         ("float32", "float64", "x.astype('float64')"),
     ],
