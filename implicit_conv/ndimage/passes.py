@@ -203,8 +203,8 @@ def sums_of(
     """How to add the sums of these steps, of which each rounds its results to `y`.
 
     Sums of small integers are those in float64, in float32 or in 16 bits of which they need no
-    more. Otherwise "strict" adds in float64, and
-    the other precisions in float32 where neither the image nor the result holds more.
+    more. Otherwise "strict" adds in float64, and the other precisions in float32 where neither the
+    image nor the result holds more.
     """
     narrow = precision != "strict" and all(d == np.float32 or d.itemsize <= 2 for d in (x, y))
     strict, dtype = precision == "strict", "f4" if narrow else "f8"

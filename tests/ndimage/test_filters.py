@@ -336,3 +336,13 @@ def test_an_argument_that_is_given_twice_is_scipys_error():
     for _ in range(3):
         with pytest.raises(TypeError, match="sigma"):
             ndimage.gaussian_filter(x, 1, sigma=2)
+
+
+def test_many_short_rows_are_left_to_scipy(served):
+    """Tables of where they begin would be as large as the image."""
+    x = np.random.default_rng(10).random((200_000, 3)).astype("f")
+    for _ in range(2):
+        check("correlate1d", x, [1, 2, 3], 1)
+    assert not served
+    check("correlate1d", x, [1, 2, 3], 0)
+    assert served

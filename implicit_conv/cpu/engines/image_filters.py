@@ -18,6 +18,7 @@ __all__ = ["CONSTANT", "Format", "ImageLaunch", "Order", "Pass", "launch_of"]
 TOGETHER = 8  # rows along which running means are computed at once
 PRODUCTS_PER_THREAD = 1 << 18  # that pay for another thread
 ITEMS_PER_THREAD = 4
+MOST_PLACES = 1 << 16  # words of tables for an image of any size; of larger ones, an eighth
 
 
 def launch_of(
@@ -37,7 +38,7 @@ def launch_of(
     Raises
     ------
     ValueError
-        Rows are not contiguous in x or y, or passes cannot be computed along such rows.
+        Rows are not contiguous in x or y, or too short, or passes cannot be computed along them.
     """
     layout, size = Layout.of(passes, form), np.dtype(form.sums).itemsize
     cut, axis = Cut.of(layout, size, in_place), layout.rows_axis
@@ -46,6 +47,9 @@ def launch_of(
     strides = form.x_strides, form.y_strides
     outer = offsets_of_planes(axes, middle.shape, strides, middle.kernel, middle.sources, NOWHERE)
     planes, tables = outer.shape[1] - 1, Tables()
+    rows = 1 if axis is None else middle.shape[axis]
+    if rows + outer.size > max(MOST_PLACES, rows * len(outer) * columns // 8):
+        raise ValueError("rows are too short for tables that say where they begin")
     plane = (cut.window - 1 + cut.batch) * cut.pitch
 
     def taps(each: Pass | None) -> Taps:
@@ -61,7 +65,6 @@ def launch_of(
     ]
     products = math.prod(middle.shape) * sum(len(each.weights) for each in passes)
     threads = max(1, min(threads, products // PRODUCTS_PER_THREAD))
-    rows = 1 if axis is None else middle.shape[axis]
     whole = cut.in_place or any(each.order is Order.RUNNING for each in passes)
     strip = rows if whole else _strip(rows, cut.window, len(outer) * len(borders), threads)
     strips = -(-rows // strip)
