@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from implicit_conv.cpu.engines.image_rows import Cut, Format, Layout, Pass, border
-from implicit_conv.cpu.engines.image_tables import Tables, offsets_of_planes
+from implicit_conv.cpu.engines.image_tables import Tables, has_short_rows, offsets_of_planes
 from implicit_conv.kernels.cpu.images.layout import CONSTANT, NOWHERE, Filter, Order, Taps
 from implicit_conv.kernels.cpu.images.operator import ImageLaunch, Kinds
 from implicit_conv.kernels.preparation import prepare
@@ -18,7 +18,6 @@ __all__ = ["CONSTANT", "Format", "ImageLaunch", "Order", "Pass", "launch_of"]
 TOGETHER = 8  # rows along which running means are computed at once
 PRODUCTS_PER_THREAD = 1 << 18  # that pay for another thread
 ITEMS_PER_THREAD = 4
-MOST_PLACES = 1 << 16  # words of tables for an image of any size; of larger ones, an eighth
 
 
 def launch_of(
@@ -48,7 +47,7 @@ def launch_of(
     outer = offsets_of_planes(axes, middle.shape, strides, middle.kernel, middle.sources, NOWHERE)
     planes, tables = outer.shape[1] - 1, Tables()
     rows = 1 if axis is None else middle.shape[axis]
-    if rows + outer.size > max(MOST_PLACES, rows * len(outer) * columns // 8):
+    if has_short_rows(rows, outer, columns):
         raise ValueError("rows are too short for tables that say where they begin")
     plane = (cut.window - 1 + cut.batch) * cut.pitch
 

@@ -11,6 +11,8 @@ import numpy as np
 from implicit_conv.arrays.arrays import Array
 from implicit_conv.kernels.cpu.images.layout import CONSTANT
 
+MOST_PLACES = 1 << 16  # words of tables for an image of any size; of larger ones, an eighth
+
 
 class Tables:
     """Arrays, which own what addresses point to."""
@@ -54,6 +56,11 @@ def offsets_of_planes(
             outside = (outside[:, None] | (read == CONSTANT)).ravel()
         found.append(np.where(outside, nowhere, offset))
     return np.stack(found, axis=1)
+
+
+def has_short_rows(rows: int, outer: Array, columns: int) -> bool:
+    """Whether tables of where `rows` begin, for each index `outer`, are large for the image."""
+    return rows + outer.size > max(MOST_PLACES, rows * len(outer) * columns // 8)
 
 
 def runs_of(pixels: Array) -> list[tuple[int, int, int]]:

@@ -56,7 +56,11 @@ def extremes(images: Images, smallest: bool, threads: int) -> RankLaunch | None:
     """
     tiling = Tiling(images, False, True, _threads(images, sum(images.kernel), threads))
     down, along = _steps(tiling.window), _steps(tiling.taps)
-    if tiling.scratch > MOST_SCRATCH or len(down) + len(along) > MOST_LEVELS:
+    if (
+        tiling.scratch > MOST_SCRATCH
+        or tiling.has_short_rows
+        or len(down) + len(along) > MOST_LEVELS
+    ):
         return None
     made = [
         (
@@ -93,7 +97,7 @@ def ranks(images: Images, rank: int, threads: int) -> RankLaunch | None:
         tiling.planes * tiling.taps,
         cpu_arch().vector_bits // 8,
     )
-    if tiling.scratch > MOST_SCRATCH:
+    if tiling.scratch > MOST_SCRATCH or tiling.has_short_rows:
         return None
     plane = tiling.plane * tiling.planes
     down = [i * tiling.pitch for i in range(height)]
@@ -110,7 +114,7 @@ def ranks(images: Images, rank: int, threads: int) -> RankLaunch | None:
 
 def _by_counts(tiling: Tiling, rank: int) -> RankLaunch | None:
     """The launch of a filter whose elements are found by counts."""
-    if tiling.scratch > MOST_SCRATCH:
+    if tiling.scratch > MOST_SCRATCH or tiling.has_short_rows:
         return None
     dtype = tiling.images.dtype
     rows = (tiling.planes - 1) * tiling.loaded + tiling.window - 1

@@ -15,7 +15,12 @@ from typing import Any
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array
-from implicit_conv.cpu.engines.image_tables import Tables, offsets_of_planes, runs_of
+from implicit_conv.cpu.engines.image_tables import (
+    Tables,
+    has_short_rows,
+    offsets_of_planes,
+    runs_of,
+)
 from implicit_conv.kernels.cpu.rank import operator
 from implicit_conv.kernels.cpu.rank.layout import HEADER, OUTSIDE, VECTOR, Filter, Level
 from implicit_conv.kernels.cpu.rank.operator import RankLaunch
@@ -97,6 +102,11 @@ class Tiling:
         self.plane = self.loaded * self.pitch  # bytes
         self.area = self.planes * self.plane + SPARE  # bytes of loaded rows
         self.scratch = HEADER + self.area + results * self.planes * self.plane + SPARE
+
+    @property
+    def has_short_rows(self) -> bool:
+        """Whether tables of where rows begin would be about as large as the image."""
+        return has_short_rows(self.rows, self.outer, self.columns)
 
     def _tile(self) -> int:
         """Columns of a tile: whole pixels."""
