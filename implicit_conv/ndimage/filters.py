@@ -6,6 +6,7 @@ Results of dtypes that no launch stores are float64 first.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ from implicit_conv.settings import current
 
 INPUTS = frozenset("?bBhHiIlLqQfd")  # the dtypes of scipy's C, by numpy's characters
 OUTPUTS = INPUTS - {"?"}
+MOST_CHANNELS = 8  # elements of a pixel of rows that two steps are joined along
 STORED = frozenset("bBhHifd")  # those that launches store
 
 
@@ -68,7 +70,7 @@ class Chain:
         self._first: ImageLaunch | None = None
         self.steps = len(steps)
         self._others = list[ImageLaunch]()
-        for joined in _joined(steps, y.ndim):
+        for joined in _joined(steps, y.shape):
             if self._first is None:
                 self._first = _launch(joined, x, y, sums, threads)
                 continue
@@ -95,13 +97,15 @@ def _launch(steps: Sequence[Step], x: Array, y: Array, sums: Sums, threads: int)
     return launch_of(passes, form, cval, sums.rounds, threads, in_place=in_place)
 
 
-def _joined(steps: Sequence[Step], rank: int) -> list[Sequence[Step]]:
-    """The steps that one launch computes: one, or two of which one is along the last axis."""
+def _joined(steps: Sequence[Step], shape: Sequence[int]) -> list[Sequence[Step]]:
+    """The steps that one launch computes: one, or two of which one is along the last axis, or along
+    the last but one of an image with few channels behind it.
+    """
     found, place = list[Sequence[Step]](), 0
     while place < len(steps):
         pair = steps[place : place + 2]
-        axes = {step.axis for step in pair}
-        both = len(pair) == len(axes) == 2 and rank - 1 in axes and None not in axes
+        axes = {step.axis for step in pair if step.axis is not None}
+        both = len(axes) == 2 and math.prod(shape[max(axes) + 1 :]) <= MOST_CHANNELS
         found.append(pair if both else pair[:1])
         place += len(found[-1])
     return found
@@ -165,7 +169,7 @@ def new_chain(
     """A chain for arrays like these; raises ValueError where their rows are not contiguous, or
     where results between launches would have to be rounded to the `nearest` integers.
     """
-    if nearest and len(_joined(steps, y.ndim)) > 1:
+    if nearest and len(_joined(steps, y.shape)) > 1:
         raise ValueError("the nearest integers are those of one launch")
     sums = sums_of(steps, x.dtype, y.dtype, precision, nearest=nearest)
     return Chain(steps, x, y, sums, current().num_threads or available_threads())
