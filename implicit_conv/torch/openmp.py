@@ -25,7 +25,7 @@ def torch_team() -> OpenMpTeam | None:
 
     A forked child gets none: libgomp hangs there once the parent has used it.
     """
-    if sys.platform != "linux" or _is_forked():
+    if sys.platform != "linux" or is_forked():
         return None
     symbols = _symbols()
     if symbols is None:
@@ -37,8 +37,10 @@ def torch_team() -> OpenMpTeam | None:
     return OpenMpTeam(*symbols, torch.get_num_threads, name)
 
 
-def _is_forked() -> bool:
+def is_forked() -> bool:
     """Whether this process was forked and has not started another program since."""
+    if sys.platform != "linux":
+        return False
     fields = Path("/proc/self/stat").read_text("ascii", "replace").rpartition(")")[2].split()
     return bool(int(fields[6]) & FORKED)  # proc_pid_stat(5): flags is field 9, state is field 3
 

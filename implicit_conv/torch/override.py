@@ -11,6 +11,7 @@ from implicit_conv.cache import CALLS, older_call
 from implicit_conv.settings import current
 from implicit_conv.torch.first_calls import REFUSED, first_backward, first_forward
 from implicit_conv.torch.front import make_front
+from implicit_conv.torch.openmp import is_forked
 from implicit_conv.torch.packed import FILTERS
 from implicit_conv.torch.steps import Window
 from implicit_conv.torch.switch import Enabled, Settings, Suspended, Switch
@@ -122,9 +123,12 @@ def _backward(keys: Any, dy: Any, x: Any, w: Any, bias_sizes: Any, *sizes: Any) 
 
 
 def by_time(window: Window, state: tuple[Any, ...]) -> bool:
-    """Whether the faster one of our kernel and torch's is to run."""
+    """Whether the faster one of our kernel and torch's is to run. In a forked child ours runs where
+    it can: torch's own may hang there on several threads.
+    """
     *_, choose, is_deterministic = state
-    return choose == "measured" and window.precision != "strict" and not is_deterministic
+    chosen = choose == "measured" and window.precision != "strict" and not is_deterministic
+    return chosen and not is_forked()
 
 
 def _state() -> tuple[Any, ...]:

@@ -169,6 +169,14 @@ with door.enable(choose="always"):
     assert output_of(code, timeout=120).split() == ["0"]
 
 
+def test_a_forked_child_does_not_wait_for_torchs_kernel_to_be_measured(monkeypatch):
+    window = override.Window.of(([1, 1], [0, 0], [1, 1], False, [0, 0], 1))
+    state = "measured", False
+    assert override.by_time(window, state)
+    monkeypatch.setattr(override, "is_forked", lambda: True)
+    assert not override.by_time(window, state)
+
+
 def test_another_openmp_in_its_place_is_not_used(monkeypatch):
     """Two libraries have the functions, so it is not sure which one torch calls."""
     own = openmp._addresses
