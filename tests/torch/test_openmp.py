@@ -94,6 +94,25 @@ def test_known_calls_are_regions_too(regions, monkeypatch):
         assert regions[before:] and set(regions) == {2}
 
 
+def test_a_new_thread_has_as_many_threads_as_torch(regions):
+    """OpenMP keeps the number for each thread; torch tells its own where it is asked."""
+    torch.set_num_threads(1)
+    most = ctypes.CDLL(None).omp_get_max_threads
+    found = []
+
+    def convolve():
+        before = most()
+        ic.conv2d(X.numpy(), W.numpy())
+        found.append((before, most()))
+
+    with door.enable(choose="always"), ic.config(num_threads=2):
+        ic.conv2d(X.numpy(), W.numpy())
+        thread = threading.Thread(target=convolve)
+        thread.start()
+        thread.join()
+    assert found[0][1] == 1 and regions
+
+
 def test_a_region_inside_a_region(regions):
     """libgomp gives an inner region one thread, which does all the work."""
     results = []

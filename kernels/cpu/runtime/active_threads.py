@@ -68,7 +68,10 @@ class NamedThreads(Threads, Protocol):
     """
 
     name: str
-    starter: int
+
+    @property
+    def starter(self) -> int:
+        """The address of the words by which compiled code starts their launches."""
 
 
 BORROWED: list[NamedThreads] = []  # in place of ours, in this process: at most one

@@ -28,19 +28,22 @@ class OpenMpTeam:
         larger one.
     name : str
         What `info` and `explain` call it.
-
-    Attributes
-    ----------
-    starter : int
-        The address of the words by which compiled code starts a region.
     """
 
     def __init__(
         self, parallel: int, thread_num: int, threads: Callable[[], int], name: str
     ) -> None:
         self._threads, self.name = threads, name
-        self.starter = int(_starter(parallel, thread_num).ctypes.data)
+        self._starter = int(_starter(parallel, thread_num).ctypes.data)
         self._launch = python_code(".runtime.compiled.region:make_launch")
+
+    @property
+    def starter(self) -> int:
+        """The address of the words by which compiled code starts a region. OpenMP keeps numbers of
+        threads for each thread, and to ask for that of the library tells it to a new thread.
+        """
+        self._threads()
+        return self._starter
 
     @property
     def helpers(self) -> int:
