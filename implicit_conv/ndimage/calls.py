@@ -41,9 +41,6 @@ CHAINS = (  # the filters that are chains of steps
     "uniform_filter1d",
 )
 SUMMED = ("laplace",)  # those whose steps all read the image, and are added
-# Filters that are one step along an axis: scipy's own take as little as 5 us for few elements.
-LINES = frozenset(("convolve1d", "correlate1d", "gaussian_filter1d", "uniform_filter1d"))
-TINY = 1 << 11  # elements of an image whose lines are left to scipy
 LARGE = 1 << 16  # elements of an image whose first call is worth the time to look at it
 MOST_BYTES = 1 << 16  # of an array of weights that is compared
 PLAIN = (int, float, bool, str, type(None))
@@ -159,7 +156,7 @@ def call(
     x, output = arguments.get("input"), arguments.get("output")
     if type(x) is not np.ndarray or x.dtype.char not in filters.INPUTS:
         return None
-    if (name in LINES and x.size < TINY) or not x.flags.aligned:
+    if not x.flags.aligned:
         return None
     found = _kept(name, precision, arguments, nearest, channel_axis)
     if type(found) is not Call:
