@@ -26,7 +26,7 @@ from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.problem.options import GPU_DTYPES
 from implicit_conv.problem.problem import Problem
 from implicit_conv.testing import Case
-from implicit_conv.testing.gpu.problems import EVERYTHING, problem_of, stored
+from implicit_conv.testing.gpu.problems import problem_of, stored
 from perf.bringup.interpret import interpret, ptx_of
 from perf.bringup.sass import calls, instructions, listing, mainloop, tool
 
@@ -158,7 +158,6 @@ def traffic(v: Variant, cc: tuple[int, int, str], case: Case | None = None) -> d
         problem_of(case, v.dtype),
         arch,
         variant=v,
-        options=EVERYTHING,
         activation=None if v.plain else (float(v.activation), *UNLIMITED[1:]),
     )
     given = case.arrange(*case.inputs(0, integers=True))

@@ -37,7 +37,6 @@ from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.testing import Case
 from implicit_conv.testing.gpu.check_copies import copies_on
 from implicit_conv.testing.gpu.problems import (
-    EVERYTHING,
     dump_call,
     family_problems,
     problem_of,
@@ -132,16 +131,22 @@ def cases(network: str, batch: int) -> Iterator[tuple[str, Case]]:
         yield f"{network} {name}", replace(every[name], weight_layout="KRSC", dtype="bfloat16")
 
 
-def _image(kit: Kit, title: str, text: str, threads: int, linked: bytes | None = None) -> str:
-    """The key of a kernel; without a linked image it gets a watchdog and is assembled here."""
+def _image(
+    kit: Kit, title: str, text: str, threads: int, linked: tuple[bytes, str] | None = None
+) -> str:
+    """The key of a kernel; without `linked`, it gets a watchdog and is assembled here.
+
+    `linked` is its (image, entry), compiled apart from `text` with another name of the entry.
+    """
     for key, image in kit.images.items():
         if kit.files[f"ptx/{key}"] == text.encode() and image.watchdog == (linked is None):
             return key
     key = f"k{len(kit.images)}"
     (entry,) = ENTRY.findall(text)
-    kit.images[key] = Image(title, entry, linked is None, threads)
+    linked_image, name = linked or (_watched(text, entry, kit.about["target"]), entry)
+    kit.images[key] = Image(title, name, linked is None, threads)
     kit.files[f"ptx/{key}"] = text.encode()
-    kit.files[f"cubin/{key}"] = linked or _watched(text, entry, kit.about["target"])
+    kit.files[f"cubin/{key}"] = linked_image
     return key
 
 
@@ -164,9 +169,7 @@ def _pack_maps(kit: Kit, arch: GpuArch) -> None:
     seen = set()
     for network in ("ResNet-50", "VGG-16", "U-Net"):
         for name, case in cases(network, 32):
-            for candidate in choose(
-                problem_of(case, "bfloat16"), arch, options=EVERYTHING
-            ).candidates:
+            for candidate in choose(problem_of(case, "bfloat16"), arch).candidates:
                 v = candidate.variant
                 if v.producer != "tma" or candidate.layout is None:
                     continue
@@ -304,7 +307,7 @@ def _pack_problems(kit: Kit, arch: GpuArch, contents: Contents) -> None:
         residual = number % 2 == 1
         choice = with_epilogue(made, biased=True, residual=residual)
         # A kernel on the CUDA cores has no barriers to wait for, and so no watchdog.
-        linked = cubin(choice.variant, arch.cc)[0] if v.strip else None
+        linked = cubin(choice.variant, arch.cc) if v.strip else None
         title = f"{v.name}{'' if v.packed else ', unpacked'}{', residual' if residual else ''}"
         title = f"{title}, watched" if linked is None else title
         image = _image(kit, title, ptx_of(choice.variant, arch.cc), v.threads, linked)
@@ -352,14 +355,14 @@ def _pack_layers(kit: Kit, arch: GpuArch, network: str, batch: int) -> None:
     """The best kernels of each layer, in the order of their estimates."""
     for name, case in cases(network, batch):
         problem = problem_of(case, case.dtype)
-        found = choose(problem, arch, options=EVERYTHING).candidates
+        found = choose(problem, arch).candidates
         best = sorted(found, key=lambda candidate: candidate.cycles)[:LAYER_KERNELS]
         for candidate in best:
             v = candidate.variant
             if candidate.estimate is None:
                 break
-            choice = choose(problem, arch, variant=v, options=EVERYTHING)
-            text, linked = ptx_of(v, arch.cc), cubin(v, arch.cc)[0]
+            choice = choose(problem, arch, variant=v)
+            text, linked = ptx_of(v, arch.cc), cubin(v, arch.cc)
             image = _image(kit, v.name, text, v.threads, linked)
             sizes = {"x": problem.itemsize * int(np.prod(problem.input_shape))}
             sizes["w"] = problem.itemsize * int(np.prod(problem.weight_shape))

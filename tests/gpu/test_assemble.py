@@ -13,7 +13,7 @@ import pytest
 
 from implicit_conv.gpu.cuda.arch import KNOWN
 from implicit_conv.gpu.plan import families
-from implicit_conv.gpu.plan.candidate import Options, gpu_geometry, refusal
+from implicit_conv.gpu.plan.candidate import gpu_geometry, refusal
 from implicit_conv.gpu.plan.direct import direct_rule
 from implicit_conv.gpu.plan.families import family_name
 from implicit_conv.gpu.plan.planner import variants
@@ -37,7 +37,6 @@ WHEELS = "pip install '.[cu13,assemble]' in a checkout"
 if importlib.util.find_spec("numba_cuda") is None or tool("nvdisasm") is None:
     pytest.skip(f"needs numba-cuda, nvdisasm and ptxas: {WHEELS}", allow_module_level=True)
 
-EVERYTHING = Options(permuted_axes=True, shifted_descriptors=True)
 REGISTER_LIMIT = 65536
 STORES = {"packed": False}
 BIAS_ALONE = {"plain": True, "residual": False}
@@ -46,7 +45,7 @@ DOUBLE = ("DADD", "DMUL", "DFMA", "DSETP")
 
 
 def plannable(number, dtype, plain=False):
-    """The kernels that the planner may choose on a target, opt-in kernels included.
+    """The kernels that the planner may choose on a target.
 
     They add a bias and a residual.
     """
@@ -55,7 +54,7 @@ def plannable(number, dtype, plain=False):
         replace(v, biased=True, residual=True)
         for problem, narrow in zip(problems, (False, True), strict=True)
         for v in variants(problem, CLAMP, plain)
-        if bool(v.strip) == narrow and not refusal(problem, KNOWN[number], v, EVERYTHING)
+        if bool(v.strip) == narrow and not refusal(problem, KNOWN[number], v)
     ]
 
 
@@ -174,7 +173,7 @@ def test_every_row_of_the_evidence_is_linked():
         (family_name(v), targets.target_name(KNOWN[number].cc))
         for number, v in (case.values for case in kernels() if not case.marks)
     }
-    assert quick == {(row[0], row[4]) for row in families.ladder()}
+    assert quick == {(rung.family, rung.target) for rung in families.ladder()}
 
 
 def expected_sass(v):

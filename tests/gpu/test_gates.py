@@ -39,7 +39,7 @@ LISTING = """
 
 def test_every_row_of_the_evidence_has_its_counts():
     names = [name for name, _, _ in gpu_gates.kernels()]
-    assert list(EXPECTED["gpu"]) == [f"{row[0]} {row[4]}" for row in ladder()] == names
+    assert list(EXPECTED["gpu"]) == [f"{rung.family} {rung.target}" for rung in ladder()] == names
     assert list(EXPECTED["gpu traffic"]) == [name for name, _, _ in gpu_gates.first_targets()]
 
 

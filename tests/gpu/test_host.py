@@ -13,7 +13,6 @@ from implicit_conv.errors import DriverError, PlanError
 from implicit_conv.gpu.cuda import driver
 from implicit_conv.gpu.cuda.arch import gpu_arch
 from implicit_conv.gpu.cuda.encode import encode
-from implicit_conv.gpu.plan.candidate import Options
 from implicit_conv.gpu.plan.maps import activation_map, filter_map
 from implicit_conv.gpu.plan.planner import choose
 from implicit_conv.gpu.run import launch
@@ -210,7 +209,7 @@ def test_epilogue_follows_the_arrays_and_loads_stay(recorder, device_array, arra
 
 def test_maps_become_driver_calls(recorder):
     arch = gpu_arch("sm_120")
-    for candidate in plan(problem(stride=2), arch, options=Options(True, True)).candidates:
+    for candidate in plan(problem(stride=2), arch).candidates:
         v = candidate.variant
         if v.producer != "tma":
             continue

@@ -27,7 +27,6 @@ from implicit_conv.kernels.geometry import CLAMP
 from implicit_conv.kernels.gpu import targets
 from implicit_conv.testing import Case, to_nchw
 from implicit_conv.testing.gpu.problems import (
-    EVERYTHING,
     family_problems,
     loaded,
     plan_small,
@@ -83,8 +82,8 @@ def wrong_elements(case, plan, kernel, seed, **options):
 
 def rows(first_mark):
     """Every family on every target that has its instructions; all but the first are exhaustive."""
-    for row in families.ladder():
-        name, target = row[0], row[4]
+    for rung in families.ladder():
+        name, target = rung.family, rung.target
         number = NUMBERS[target]
         mark = first_mark if number == FIRST[name] else pytest.mark.exhaustive
         marks = [pytest.mark.xdist_group(name), mark]
@@ -314,9 +313,7 @@ def production_case(v):
 def test_production_tile_equals_oracle(number, v):
     case = production_case(v)
     limits = (float(CLAMP), -np.inf, np.inf)
-    plan = choose(
-        problem_of(case, v.dtype), KNOWN[number], variant=v, options=EVERYTHING, activation=limits
-    )
+    plan = choose(problem_of(case, v.dtype), KNOWN[number], variant=v, activation=limits)
     plan = with_epilogue(plan, True, True)
     kernel = kernel_of(plan.variant, KNOWN[number].cc)
     assert wrong_elements(case, plan, kernel, 0, limit=50_000_000) == 0

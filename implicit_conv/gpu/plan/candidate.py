@@ -42,19 +42,6 @@ IMPERFECT_OVERLAP = 0.1  # share of the shorter of multiplying and loading that 
 TILE_CYCLES = 1500  # a tile's fixed cost: first loads, decoding of its index
 
 
-@dataclass(frozen=True)
-class Options:
-    """Limits and extensions of the set of kernels.
-
-    `strict` keeps one order of sums for every batch size. `permuted_axes` and `shifted_descriptors`
-    admit kernels that are opt-in because no run on hardware has proved them yet.
-    """
-
-    permuted_axes: bool = False
-    shifted_descriptors: bool = False
-    strict: bool = False
-
-
 class Request(NamedTuple):
     """The options of `conv2d`; those of the `convolution` itself are pairs of name and value."""
 
@@ -63,7 +50,6 @@ class Request(NamedTuple):
     out_dtype: object = None
     precision: str = "standard"
     algorithm: str = "auto"
-    options: Options = Options()
 
 
 class Estimate(NamedTuple):
@@ -157,30 +143,16 @@ def tile_counts(g: Geometry, v: Variant) -> tuple[int, int, int]:
     return g.groups, int(schedule.gemm_m_tiles(g, v.wide)), int(schedule.panel_count(g))
 
 
-def refusal(view: Problem, arch: GpuArch, v: Variant, options: Options) -> str:
+def refusal(view: Problem, arch: GpuArch, v: Variant, strict: bool = False) -> str:
     """The reason why a kernel cannot compute the problem, or an empty string."""
-    for rule in (_target_rule, _options_rule, _copies_rule, _maps_rule):
-        reason = rule(view, arch, v, options)
-        if reason:
-            return reason
-    return ""
-
-
-def _target_rule(view: Problem, arch: GpuArch, v: Variant, options: Options) -> str:
-    return "" if supports(v.target, arch.cc) else f"needs {requirement(v.target)}"
-
-
-def _options_rule(view: Problem, arch: GpuArch, v: Variant, options: Options) -> str:
-    if v.permuted and not options.permuted_axes:
-        return "permuted-axes maps are opt-in until a driver has accepted one"
-    if v.wide and v.descriptors and not options.shifted_descriptors:
-        return "shifted descriptors are opt-in until the hardware probe has run"
-    if options.strict and (v.wide or v.consumer == "wgmma"):
+    if not supports(v.target, arch.cc):
+        return f"needs {requirement(v.target)}"
+    if strict and (v.wide or v.consumer == "wgmma"):
         return "precision 'strict' needs one order of sums: tap by tap, without wgmma"
-    return ""
+    return _copies_rule(view, v) or _maps_rule(view, v)
 
 
-def _copies_rule(view: Problem, arch: GpuArch, v: Variant, options: Options) -> str:
+def _copies_rule(view: Problem, v: Variant) -> str:
     if v.strip:
         return direct_rule(view, v)
     if v.producer == "elements":
@@ -201,7 +173,7 @@ def _copies_rule(view: Problem, arch: GpuArch, v: Variant, options: Options) -> 
     return ""
 
 
-def _maps_rule(view: Problem, arch: GpuArch, v: Variant, options: Options) -> str:
+def _maps_rule(view: Problem, v: Variant) -> str:
     if v.producer != "tma":
         return ""
     if view.groups > 1:
@@ -277,10 +249,10 @@ def fold_rule(view: Problem) -> str:
     return "" if columns > 1 and view.C else "there are no columns to fold"
 
 
-def consider(view: Problem, arch: GpuArch, v: Variant, options: Options) -> Candidate:
+def consider(view: Problem, arch: GpuArch, v: Variant, strict: bool) -> Candidate:
     """The candidate of a kernel: its estimate, or the reason of its refusal."""
     g = gpu_geometry(view, v)
-    reason = refusal(view, arch, v, options) or _words_rule(g, v)
+    reason = refusal(view, arch, v, strict) or _words_rule(g, v)
     if reason:
         return Candidate(v, g, reason=reason)
     layout = shared_layout(v, g, arch.smem_bytes)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from implicit_conv.gpu.cuda.arch import KNOWN
 from implicit_conv.gpu.plan.direct import direct_variant
@@ -24,11 +25,17 @@ GENERATIONS = (80, 90, 100, 120)
 INTERPRETED_PROBLEMS = 8
 
 NOT_RUN = "not yet run"
-# (family, target) -> GPU, driver, date, error, TFLOP/s, ratio to cuDNN
-HARDWARE: dict[tuple[str, str], str] = {}
+# (family, target) -> GPU, driver, date and what ``pytest -m gpu`` found there
+HARDWARE = {
+    (family, "sm_90a"): "H100, driver 580.159, 2026-11-26: 100 problems exact"
+    for family in (
+        *("cp_async-mma", "elements-mma", "folded-mma", "fma", "direct", "tma-mma", "tma-wgmma"),
+        *("tma-wgmma-registers", "tma-w-wgmma-registers", "tma-w-wgmma"),
+    )
+}
 
 # Columns of the page's table: what has been shown comes first, since windows cut a wide table.
-HEAD = tuple("kernel target hardware interpreted assembled loads multiplies opt-in".split())
+HEAD = tuple("kernel target hardware interpreted assembled loads multiplies".split())
 LINKED = "by CI"  # tests/gpu/test_assemble.py links each row of the table
 
 
@@ -38,8 +45,8 @@ class Family:
 
     Attributes
     ----------
-    loads, multiplies, opt_in : str
-        Instructions that load and multiply, and the `Options` that admit the family, for tables.
+    loads, multiplies : str
+        Instructions that load and multiply, for tables.
     device : str
         The target that tests plan for.
     variants : tuple of Variant
@@ -55,7 +62,6 @@ class Family:
     multiplies: str
     device: str
     variants: tuple[Variant, ...]
-    opt_in: str = ""
     layouts: tuple[tuple[str, str], ...] = CHANNELS_LAST
     groups: tuple[int, ...] = (1,)
 
@@ -179,7 +185,6 @@ _FAMILIES = (
             Variant("w", "tma", "wgmma", _BF, 64, 32, 64, 4, 1, permuted=True),
             Variant("w", "tma", "wgmma", _HALF, 64, 32, 128, 4, 1, permuted=True),
         ),
-        "permuted_axes",
     ),
     Family(
         "tma-w-wgmma",
@@ -187,7 +192,6 @@ _FAMILIES = (
         "wgmma, shifted descriptors",
         "sm_90",
         (Variant("w", "tma", "wgmma", _BF, 64, 32, 64, 4, 1, permuted=True, descriptors=True),),
-        "permuted_axes, shifted_descriptors",
     ),
 )
 FAMILIES = {family.name: family for family in _FAMILIES}
@@ -209,18 +213,29 @@ def hardware(family: str, target: str) -> str:
     return HARDWARE.get((family, target), NOT_RUN)
 
 
+class Rung(NamedTuple):
+    """What has been shown of a family on a target."""
+
+    family: str
+    loads: str
+    multiplies: str
+    target: str
+    assembled: str
+    interpreted: str
+    hardware: str
+
+
 def evidence_of(v: Variant, target: str) -> str:
     """What has been shown of a kernel's family on a target, as a clause for `explain`."""
     number = max(n for n in GENERATIONS if n <= int(re.findall(r"\d+", target)[0]))
     code, family = target_name(KNOWN[number].cc), family_name(v)
-    row = next((row for row in ladder() if (row[0], row[4]) == (family, code)), None)
-    if row is None:
+    rung = next((rung for rung in ladder() if (rung.family, rung.target) == (family, code)), None)
+    if rung is None:
         return f"nothing has been shown of {family} on {code}"
-    *_, assembled, interpreted, _ = row
     ran = hardware(family, target)
     return (
-        f"{family} is assembled for {code} {assembled}, its PTX is "
-        f"interpreted on {interpreted}; "
+        f"{family} is assembled for {code} {rung.assembled}, its PTX is "
+        f"interpreted on {rung.interpreted}; "
         + (f"{ran} on hardware" if ran == NOT_RUN else f"run on {ran}")
     )
 
@@ -231,16 +246,13 @@ def targets(family: Family) -> list[str]:
     return [target_name(cc) for cc in capabilities if supports(family.target, cc)]
 
 
-def ladder() -> list[tuple[str, ...]]:
-    """What has been shown: kernel, loads, multiplies, opt-in, target, assembled, interpreted,
-    hardware, for each family and target.
-    """
+def ladder() -> list[Rung]:
+    """What has been shown of each family on each target."""
     return [
-        (
+        Rung(
             family.name,
             family.loads,
             family.multiplies,
-            family.opt_in,
             target,
             LINKED,
             f"{INTERPRETED_PROBLEMS} problems",
@@ -254,9 +266,9 @@ def ladder() -> list[tuple[str, ...]]:
 def markdown() -> str:
     """The table of docs/how-to/gpu.md: targets of a family share a row where all else is equal."""
     shared: dict[tuple[str, ...], list[str]] = {}
-    for name, loads, multiplies, opt_in, target, linked, interpreted, ran in ladder():
-        row = name, ran, interpreted, linked, loads, multiplies, opt_in
-        shared.setdefault(row, []).append(target)
+    for rung in ladder():
+        shown = rung.hardware, rung.interpreted, rung.assembled, rung.loads, rung.multiplies
+        shared.setdefault((rung.family, *shown), []).append(rung.target)
     rows = [(name, ", ".join(targets), *row) for (name, *row), targets in shared.items()]
     head = [HEAD, ("---",) * len(HEAD)]
     return "\n".join(f"| {' | '.join(row)} |" for row in [*head, *rows])
@@ -265,6 +277,7 @@ def markdown() -> str:
 def lines() -> list[str]:
     """The table for the terminal, a line for each family and target."""
     return [
-        f"{name:23}{target:9}assembled {linked}; PTX interpreted on {interpreted}; hardware {ran}"
-        for name, _, _, _, target, linked, interpreted, ran in ladder()
+        f"{rung.family:23}{rung.target:9}assembled {rung.assembled}; PTX interpreted on "
+        f"{rung.interpreted}; hardware {rung.hardware}"
+        for rung in ladder()
     ]

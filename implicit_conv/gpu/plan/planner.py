@@ -8,7 +8,7 @@ from operator import attrgetter
 
 from implicit_conv.errors import PlanError
 from implicit_conv.gpu.cuda.arch import GpuArch
-from implicit_conv.gpu.plan.candidate import UNBOUNDED, Choice, Options, consider
+from implicit_conv.gpu.plan.candidate import UNBOUNDED, Choice, consider
 from implicit_conv.gpu.plan.direct import direct_variants
 from implicit_conv.kernels.geometry import CLAMP
 from implicit_conv.kernels.gpu.sizes import VECTOR_BYTES
@@ -31,7 +31,7 @@ def choose(
     *,
     view: Problem | None = None,
     activation: tuple[float, float, float] | None = None,
-    options: Options | None = None,
+    strict: bool = False,
     variant: Variant | None = None,
     unbatched: bool = False,
 ) -> Choice:
@@ -44,20 +44,20 @@ def choose(
         `problem`.
     activation : (kind, low, high), optional
         As of `problem.activation.parse_activation`. None also says that there is no residual.
-    options : Options, optional
-        The opt-in kernels to admit.
+    strict : bool
+        Keep one order of sums for every batch size.
 
     Raises
     ------
     PlanError
         No kernel can compute the problem; the message gives the reason of each.
     """
-    view, options = view or problem, options or Options()
+    view = view or problem
     kind = CLAMP if activation is None else int(activation[0])
     considered = variants(view, kind, plain=activation is None)
     if variant is not None:
         considered = iter([replace(variant, activation=kind)])
-    candidates = tuple(consider(view, arch, v, options) for v in considered)
+    candidates = tuple(consider(view, arch, v, strict) for v in considered)
     best = min(candidates, key=attrgetter("cycles"))
     if best.layout is None or best.estimate is None:
         reasons = "\n".join(f"  {c.variant.name}: {c.reason}" for c in candidates)
@@ -117,9 +117,10 @@ def _families(view: Problem) -> Iterator[Variant]:
             yield Variant(mode, producer, "mma", dtype, m, n, row_bytes, warps_m, warps_n)
     for n in WGMMA_COLUMNS:
         base = Variant("im2col", "tma", "wgmma", dtype, 128, n, row_bytes, 8, 1)
+        # Of equal estimates the first counts: on an H100 each was faster than those after it.
         yield replace(base, descriptors=True)
-        yield replace(base, mode="w", permuted=True)
         yield replace(base, mode="w", permuted=True, descriptors=True)
+        yield replace(base, mode="w", permuted=True)
 
 
 def _packed(view: Problem) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from implicit_conv.cache import OPERATORS
-from implicit_conv.errors import PlanError, ShapeError
+from implicit_conv.errors import DriverError, PlanError, ShapeError
 from implicit_conv.gpu.cuda.arch import GpuArch
 from implicit_conv.gpu.cuda.arrays import Operand
 from implicit_conv.gpu.plan.candidate import Choice
@@ -87,7 +87,15 @@ def _same_places(first: Operand | None, second: Operand) -> bool:
 
 def bind(choice: Choice, arrays: Arrays) -> Launcher:
     """The launcher of `choice` for arrays whose axes have the view's order."""
-    return Launcher(adapted(choice, arrays), arrays)
+    made = adapted(choice, arrays)
+    try:
+        return Launcher(made, arrays)
+    except DriverError as error:  # of a map: not every driver need take permuted axes
+        if not made.variant.permuted:
+            raise
+        LOG.debug("%s: plain im2col instead of permuted axes", error)
+    plain = replace(made.variant, mode="im2col", permuted=False)
+    return Launcher(_instead(made, plain), arrays)
 
 
 def adapted(choice: Choice, arrays: Arrays) -> Choice:
@@ -105,7 +113,12 @@ def adapted(choice: Choice, arrays: Arrays) -> Choice:
         return choice if v == choice.variant else replace(choice, variant=v)
     other = next(other for other in _slower(choice, v, arrays) if not misfit(other, arrays))
     LOG.debug("%s: %s instead of %s", reason, other.name, v.name)
-    found = _choose(choice.view, choice.arch, other, choice.limits)
+    return _instead(choice, other)
+
+
+def _instead(choice: Choice, v: Variant) -> Choice:
+    """The choice of `v` for the same problem."""
+    found = _choose(choice.view, choice.arch, v, choice.limits)
     return replace(found, problem=choice.problem, unbatched=choice.unbatched)
 
 

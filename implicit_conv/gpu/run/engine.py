@@ -222,7 +222,7 @@ def _plan(
         arch,
         view=replace(problem, layout="NHWC", weight_layout="KRSC"),
         activation=None if activation is None else parse_activation(activation),
-        options=replace(request.options, strict=request.precision == "strict"),
+        strict=request.precision == "strict",
         unbatched=len(x_shape) == 3,
     )
     LOG.debug("%s: %s on %s", problem, choice.variant.name, arch.target)

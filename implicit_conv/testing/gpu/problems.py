@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from implicit_conv.gpu.cuda.arch import GpuArch, gpu_arch
-from implicit_conv.gpu.plan.candidate import Choice, Options
+from implicit_conv.gpu.plan.candidate import Choice
 from implicit_conv.gpu.plan.direct import direct_rule
 from implicit_conv.gpu.plan.families import FAMILIES, Family, family_name
 from implicit_conv.gpu.plan.planner import choose, variants
@@ -26,7 +26,6 @@ from implicit_conv.tma.maps.maps import Im2colMap, Im2colWideMap, TensorMap
 from implicit_conv.tma.maps.tiled import TiledMap
 
 Array = NDArray[Any]
-EVERYTHING = Options(permuted_axes=True, shifted_descriptors=True)
 ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24}  # relative, of y
 SUM_UNITS = 64.0  # bound of the error in eps * sum|x||w|: the hardware chooses the order of sums
 SMALL_SHARED = (20 << 10, 28 << 10, 40 << 10, 56 << 10, 80 << 10, 227 << 10)  # bytes
@@ -118,9 +117,7 @@ def plan_small(
     arch, able = arch or gpu_arch(family.device), 0
     for size in SMALL_SHARED:
         try:
-            made = choose(
-                problem, replace(arch, smem_bytes=size), variant=v, options=EVERYTHING, **options
-            )
+            made = choose(problem, replace(arch, smem_bytes=size), variant=v, **options)
         except ValueError:
             continue
         able += 1
@@ -183,10 +180,11 @@ def production_problems(arch: GpuArch, count: int, seed: int) -> Iterator[tuple[
             made = 0
             while made < count:
                 case = random_case(rng, FAMILIES[family_name(plain)], plain)
-                packed = plain.packed and (case.layout == "NHWC" or bool(plain.strip))
-                v = replace(plain, packed=packed)
+                last = case.layout == "NHWC"  # as the planner has it for the variants of a layout
+                packed = plain.packed and (last or bool(plain.strip))
+                v = replace(plain, packed=packed, linear=plain.linear and last)
                 try:
-                    chosen = choose(problem_of(case, dtype), arch, variant=v, options=EVERYTHING)
+                    chosen = choose(problem_of(case, dtype), arch, variant=v)
                 except ValueError:
                     continue  # no tensor map can express the walk
                 made += 1
