@@ -33,6 +33,8 @@ class GpuArch:
         float32. Only the estimate uses them.
     hertz : float
         Boost clock, which turns estimated cycles into seconds.
+    memory : float
+        Bytes per second of device memory. Only the estimate uses it.
     """
 
     cc: Capability
@@ -42,6 +44,7 @@ class GpuArch:
     mma_flops: int
     fma_flops: int = 256
     hertz: float = 1.8e9
+    memory: float = 1e12
 
     @property
     def target(self) -> str:
@@ -58,14 +61,14 @@ WGMMA_FLOPS = 4096  # per cycle and multiprocessor of sm_90; mma.sync reaches ab
 # and sm_103 it is the dense 16-bit rate divided by multiprocessors and operations per cycle, for
 # sm_121 it is a guess.
 KNOWN = {
-    80: GpuArch((8, 0, ""), "A100", 108, 163 * KB, 2048, 128, hertz=1.41e9),
-    86: GpuArch((8, 6, ""), "RTX 3090", 82, 99 * KB, 512, hertz=1.70e9),
-    89: GpuArch((8, 9, ""), "RTX 4090", 128, 99 * KB, 512, hertz=2.52e9),
-    90: GpuArch((9, 0, "a"), "H100 SXM", 132, 227 * KB, 2560, hertz=1.83e9),
-    100: GpuArch((10, 0, "a"), "B200", 148, 227 * KB, 2560, hertz=1.86e9),
-    103: GpuArch((10, 3, "a"), "B300", 148, 227 * KB, 2560, hertz=1.86e9),
-    120: GpuArch((12, 0, "a"), "RTX 5090", 170, 99 * KB, 512, hertz=2.41e9),
-    121: GpuArch((12, 1, "a"), "GB10", 48, 99 * KB, 512, hertz=2.4e9),
+    80: GpuArch((8, 0, ""), "A100", 108, 163 * KB, 2048, 128, 1.41e9, 1.56e12),
+    86: GpuArch((8, 6, ""), "RTX 3090", 82, 99 * KB, 512, 256, 1.70e9, 0.94e12),
+    89: GpuArch((8, 9, ""), "RTX 4090", 128, 99 * KB, 512, 256, 2.52e9, 1.01e12),
+    90: GpuArch((9, 0, "a"), "H100 SXM", 132, 227 * KB, 2560, 256, 1.83e9, 3.35e12),
+    100: GpuArch((10, 0, "a"), "B200", 148, 227 * KB, 2560, 256, 1.86e9, 8.0e12),
+    103: GpuArch((10, 3, "a"), "B300", 148, 227 * KB, 2560, 256, 1.86e9, 8.0e12),
+    120: GpuArch((12, 0, "a"), "RTX 5090", 170, 99 * KB, 512, 256, 2.41e9, 1.79e12),
+    121: GpuArch((12, 1, "a"), "GB10", 48, 99 * KB, 512, 256, 2.4e9, 0.27e12),
 }
 
 
