@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from perf import changes, highlights, pages, plots, tables
+from perf import changes, highlights, overviews, pages, plots, tables
 from perf.machines import machine_of
 from perf.models import pages as models
 from perf.record import Record, told
@@ -100,7 +100,7 @@ def contents(runs: Named, beside: Mapping[str, Named]) -> dict[str, str]:
     files |= {pages.INDEX: pages.index(runs, COMMAND, [*beside])}
     files |= {f"{suite}.md": pages.page(suite, runs) for suite in pages.suites(runs)}
     files |= {f"{suite}.md": PAGES[suite].text(named) for suite, named in beside.items()}
-    rivals = [(name, record) for name, record in runs if tables.rivals_of(record)]
+    rivals = [(name, record) for name, record in runs if overviews.rivals_of(record)]
     return files | {f"{name}.svg": str(plots.layers(record)) for name, record in rivals}
 
 
@@ -126,7 +126,7 @@ def readme_text(text: str, runs: Named) -> str:
     return re.sub(re.escape(BEGIN) + ".*" + re.escape(END), lambda _: table, text, flags=re.DOTALL)
 
 
-def readme_row(found: tables.Overview) -> dict[str, str]:
+def readme_row(found: overviews.Overview) -> dict[str, str]:
     """One row of README's table: what a run measured, where, against whom, and how it compares."""
     record = found.record
     words = ", ".join([tables.suite_title(record), *tables.unusual_words(record)])
