@@ -13,14 +13,44 @@ from perf.tables import Named
 from perf.terminal import Rows
 
 WRITTEN = "<!-- `python -m perf report` writes this page; do not edit it. -->"
-INDEX, CHART = "index.md", "overview.svg"
+INDEX, CHART, RIVALS = "index.md", "overview.svg", "rivals.md"
 LEFT_OUT = ("GFLOP/s", "GB/s", "scratch KiB", "spread")  # columns of layers that pages do not show
 
 OPENING = """\
 Bars show how many times as long the fastest rival takes as we do: right of 1, ours is faster. The
-diamond is the layer where we compare worst. Of several rivals, each layer has the one that is
-fastest there. The bars are networks in float32, one image and one thread, those first that were
-measured with several rivals or on several machines."""
+diamond is the layer where we compare worst. Of several rivals each layer has the one that is
+fastest there: [fastest of all](rivals.md). torch takes any filter at each call; an engine packed
+its filter before the clock starts, and so did we where it is the rival. The bars are networks in
+float32, one image and one thread, those first that were measured with several rivals or on several
+machines."""
+
+RACE = """\
+Time over ours of each rival and of the fastest on each layer: the geometric mean and the worst
+layer, with the number of layers. Above 1, ours is faster. [How to read
+it](index.md#how-to-read-it).
+
+**Fastest of all** takes for each layer the rival with the least ratio: to *plan* of an engine, to
+*call* of torch, scipy and numpy. The filter of an engine is packed before the clock starts, and so
+is that of plan; call packs it each time, as torch does. An engine may write each result into the
+same memory, where ours makes a new array.
+
+A rival counts on a layer where its x and y are plain arrays in the layout of the run, and its error
+is within our precision's bound: 16 units of eps * sum|x||w|, 1024 of precision "fast". Others are
+shown with their layers, and not counted.
+
+- onnxruntime, ncnn and opencv have NCHW, and xnnpack (by LiteRT) NHWC; openvino has both.
+- **onednn** is its C interface, the newest package, whose CPU runtime is SYCL: a call takes some 20
+  us more. **onednn-openmp** is the last package with OpenMP, version 3.2.
+
+One command, in a checkout on an idle machine, measures three suites in both layouts, and prints
+such a table; a run that was interrupted goes on:
+
+```sh
+pip install '.[torch,rivals]'
+python -m perf race -o races
+```
+
+It takes some 90 minutes; `--suite resnet50` some 15."""
 
 TABLE = """\
 ## Networks and machines
@@ -40,9 +70,6 @@ READING = """\
   with plan; engines with plan alone, because they pack the filter before the clock starts:
   onnxruntime, openvino, xnnpack, onednn (its C interface), ncnn, and opencv (its module dnn). The
   worst layer is that of call, or of plan for engines.
-- **Fastest of N rivals** takes for each layer the least ratio: to plan of an engine, to call of
-  others. A rival counts where x and y are plain arrays in the layout of the run, and its error is
-  within our precision's bound (16 units of eps * sum|x||w|, 1024 of "fast"); others are shown.
 - **A layer** is named by its filter, stride, channels and input: `3x3/2 128-256 @28` has a 3 x 3
   filter, stride 2, 128 input and 256 output channels and a 28 x 28 input. `dw 96` is depthwise
   with 96 channels, `g32` has 32 groups. Suites of several operators say the model and the operator
@@ -87,9 +114,9 @@ makes a record, and this command writes these pages and README's table from all 
 {command}
 ```
 
-Suite `changing` measures what a size costs that no call had before. Suites `models` and `tensors`
-run models and single calls of torch with `enable()` in force and without it (`pip install
-'.[torch,models]'`)."""
+`python -m perf race` takes [all rivals](rivals.md). Suite `changing` measures what a size costs
+that no call had before, `bursts` calls on several threads after a pause, `models` and `tensors`
+calls of torch with and without `enable()` (`pip install '.[torch,models]'`)."""
 
 
 def index(runs: Named, command: str, more: Sequence[str]) -> str:
@@ -107,6 +134,20 @@ def index(runs: Named, command: str, more: Sequence[str]) -> str:
         "\n".join(["```{toctree}", ":hidden:", "", *suites(runs), *more, "```"]),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def rivals_page(runs: Named) -> str:
+    """The text of rivals.md: a table for each machine that has runs with several rivals; empty if
+    none has.
+    """
+    several = [record for _, record in runs if overviews.fastest_of(record)]
+    tabled = {
+        machine: tables.rivals_rows([one for one in several if machine_of(one) == machine])
+        for machine in dict.fromkeys(map(machine_of, several))
+    }
+    shown = [f"{machine}:\n\n{tables.markdown(rows, left=1)}" for machine, rows in tabled.items()]
+    title = f"# Speed: all rivals\n\n{WRITTEN}"
+    return "\n\n".join([title, *shown, RACE]) + "\n" if shown else ""
 
 
 def behind(runs: Named) -> str:

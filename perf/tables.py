@@ -13,6 +13,7 @@ from perf import upsampling
 from perf.engines import RIVALS
 from perf.layers import KINDS, OTHERS, SUITES
 from perf.overviews import (
+    FASTEST,
     Overview,
     error_limit,
     fastest_line,
@@ -173,6 +174,22 @@ def _run_row(record: Record, row: dict[str, Any], fastest: dict[str, str]) -> di
         "scratch KiB": f"{row['scratch_bytes'] / 1024:.0f}" if "scratch_bytes" in row else "",
         "spread": f"{row['timings']['call']['spread']:.1%}",
     }
+
+
+def rivals_rows(records: Sequence[Record]) -> Rows:
+    """One row a rival and one for the fastest on each layer, one column a run: the geometric mean
+    of ratios, the worst, and the number of layers.
+    """
+    rows = {name: {"rival": name} for name in (*RIVALS, FASTEST)}
+    for record in records:
+        column = f"{suite_title(record)}, {', '.join(settings_words(record))}"
+        cells = {
+            found.rival: f"{found.ratio:.2f} / {found.worst:.2f} ({found.layers})"
+            for found in overviews_of(record)
+        }
+        for name, row in rows.items():
+            row[column] = cells.get(name, "")
+    return [row for row in rows.values() if any([*row.values()][1:])]
 
 
 def means_cells(found: Overview) -> dict[str, str]:

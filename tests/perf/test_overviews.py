@@ -3,6 +3,7 @@
 import pytest
 
 from perf import overviews, tables
+from perf.overviews import FASTEST
 
 TIMES = {  # layer: rival -> (its time over call, over plan, error in units)
     "a": {"torch": (1.5, 1.6, 1), "onnxruntime": (0.7, 0.9, 2), "ncnn": (0.3, 0.4, 17)},
@@ -53,7 +54,7 @@ def test_a_single_rival_is_no_fastest_of_several():
 
 def test_the_fastest_stands_first_and_in_a_line():
     found, *others = overviews.overviews_of(made())
-    assert (found.rival, found.layers) == ("fastest of 3 rivals", 2)
+    assert (found.rival, found.layers) == (FASTEST, 2)
     assert found.means == {"plan": pytest.approx((0.9 * 0.8) ** 0.5)}
     assert (found.worst, found.worst_layer) == (0.8, "b")
     assert [one.rival for one in others] == ["torch", "onnxruntime", "ncnn"]
@@ -63,3 +64,22 @@ def test_the_fastest_stands_first_and_in_a_line():
     )
     assert not any("fastest" in one for one in more)
     assert tables.rival_lines(made() | {"disturbed": "by others"}) == []
+
+
+def test_a_table_has_a_row_for_each_rival_and_one_for_the_fastest():
+    other = made({"a": {"torch": (2, 2, 0), "opencv": (3, 4, 0)}}, layout="NHWC")
+    rows = tables.rivals_rows([made(), other])
+    first, second = "VGG-16, float32, NCHW, 1 thread", "VGG-16, float32, NHWC, 1 thread"
+    assert [row["rival"] for row in rows] == ["torch", "onnxruntime", "ncnn", "opencv", FASTEST]
+    assert [row[first] for row in rows] == [
+        "1.10 / 0.80 (2)",
+        "1.04 / 0.90 (2)",
+        "0.40 / 0.40 (2)",
+        "",
+        "0.85 / 0.80 (2)",
+    ]
+    assert [row[second] for row in rows if row[second]] == [
+        "2.00 / 2.00 (1)",
+        "4.00 / 4.00 (1)",
+        "2.00 / 2.00 (1)",
+    ]
