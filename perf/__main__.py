@@ -18,7 +18,18 @@ USER_ERRORS = (
     subprocess.SubprocessError,
     DriverError,
 )
-COMMANDS = ("run", "regret", "compare", "gates", "report", "pack", "ndimage", "jax", "recipes")
+COMMANDS = (
+    "run",
+    "race",
+    "regret",
+    "compare",
+    "gates",
+    "report",
+    "pack",
+    "ndimage",
+    "jax",
+    "recipes",
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

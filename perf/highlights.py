@@ -7,19 +7,13 @@ least favourable one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from perf.layers import KINDS
 from perf.machines import generation_of, machine_of
+from perf.overviews import Overview, overviews_of, rivals_of, settings_of
 from perf.record import Record
-from perf.tables import (
-    Overview,
-    is_network,
-    is_plain,
-    overviews_of,
-    rivals_of,
-    settings_of,
-    suite_title,
-)
+from perf.tables import is_network, is_plain, suite_title
 
 MOST = 8  # bars of the chart, and rows of the table
 
@@ -30,9 +24,9 @@ def chart(runs: Sequence[Record]) -> list[Overview]:
     - Calls with other options, such as precision "fast", are left out, and so are records that
       name no generation of their CPU.
     - Of several records of a network on a machine, the one with the most rivals counts.
-    - A record has one bar for rivals that take any filter at each call and one for engines that
-      packed theirs before: the fastest of each.
-    - Networks that were measured on several machines come first, else the order of suites.
+    - The bar of a record with several rivals is the fastest of them on each layer.
+    - Records with several rivals come first, then networks that were measured on several machines,
+      else the order of suites.
 
     If no record is of such work, all runs are candidates.
     """
@@ -43,8 +37,12 @@ def chart(runs: Sequence[Record]) -> list[Overview]:
         if key not in best or len(rivals_of(record)) > len(rivals_of(best[key])):
             best[key] = record
     networks = [network for network, _ in best]
-    order = sorted(best, key=lambda key: (-networks.count(key[0]), networks.index(key[0])))
-    return [found for key in order for found in fastest(best[key])][:MOST]
+
+    def place(key: tuple[str, str]) -> tuple[Any, ...]:
+        return len(rivals_of(best[key])) < 2, -networks.count(key[0]), networks.index(key[0])
+
+    order = sorted(best, key=place)
+    return [found for key in order for found in overviews_of(best[key])[:1]][:MOST]
 
 
 def is_wanted(record: Record) -> bool:
@@ -54,21 +52,12 @@ def is_wanted(record: Record) -> bool:
     return plain and standard and generation_of(record) is not None
 
 
-def fastest(record: Record) -> list[Overview]:
-    """The rival with the smallest mean ratio, of those compared with call and of engines."""
-    best: dict[str, Overview] = {}
-    for found in overviews_of(record):
-        if found.worst_of not in best or found.ratio < best[found.worst_of].ratio:
-            best[found.worst_of] = found
-    return [*best.values()]
-
-
 def table(runs: Sequence[Record]) -> list[Overview]:
     """The rows of README's table: what the chart leaves out, at most MOST kinds of work.
 
     Those are networks with other batches, threads or dtypes, and each other operator or suite but
     layers of one kind. Of each kind of work the least favourable record counts, against its
-    fastest rival. If that leaves nothing, all runs count.
+    only rival or the fastest on each layer. If that leaves nothing, all runs count.
     """
     wanted = [record for record in runs if settings_of(record)["suite"] not in KINDS]
     others = [record for record in wanted if not (is_plain(record) and is_network(record))]

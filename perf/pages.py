@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from perf import highlights, plots, tables
+from perf import highlights, overviews, plots, tables
 from perf.layers import SUITES
 from perf.machines import machine_line, machine_of
 from perf.record import Record
@@ -13,23 +13,52 @@ from perf.tables import Named
 from perf.terminal import Rows
 
 WRITTEN = "<!-- `python -m perf report` writes this page; do not edit it. -->"
-INDEX, CHART = "index.md", "overview.svg"
+INDEX, CHART, RIVALS = "index.md", "overview.svg", "rivals.md"
 LEFT_OUT = ("GFLOP/s", "GB/s", "scratch KiB", "spread")  # columns of layers that pages do not show
 
 OPENING = """\
 Bars show how many times as long the fastest rival takes as we do: right of 1, ours is faster. The
-diamond is the layer where we compare worst. torch takes any filter at each call; an inference
-engine, such as onnxruntime or ncnn, packed its filter before the clock starts, and so did we where
-it is the rival. The bars are networks in float32, one image and one thread, those first that were
-measured on several machines; a run has a bar for its fastest rival of either kind."""
+diamond is the layer where we compare worst. Of several rivals each layer has the one that is
+fastest there: [fastest of all](rivals.md). torch takes any filter at each call; an engine packed
+its filter before the clock starts, and so did we where it is the rival. The bars are networks in
+float32, one image and one thread, those first that were measured with several rivals or on several
+machines."""
+
+RACE = """\
+Time over ours of each rival and of the fastest on each layer: the geometric mean and the worst
+layer, with the number of layers. Above 1, ours is faster. [How to read
+it](index.md#how-to-read-it).
+
+**Fastest of all** takes for each layer the rival with the least ratio: to *plan* of an engine, to
+*call* of torch, scipy and numpy. The filter of an engine is packed before the clock starts, and so
+is that of plan; call packs it each time, as torch does. An engine may write each result into the
+same memory, where ours makes a new array.
+
+A rival counts on a layer where its x and y are plain arrays in the layout of the run, and its error
+is within our precision's bound: 16 units of eps * sum|x||w|, 1024 of precision "fast". Others are
+shown with their layers, and not counted.
+
+- onnxruntime, ncnn and opencv have NCHW, and xnnpack (by LiteRT) NHWC; openvino has both.
+- **onednn** is its C interface, the newest package, whose CPU runtime is SYCL: a call takes some 20
+  us more. **onednn-openmp** is the last package with OpenMP, version 3.2.
+
+One command, in a checkout on an idle machine, measures three suites in both layouts, and prints
+such a table; a run that was interrupted goes on:
+
+```sh
+pip install '.[torch,rivals]'
+python -m perf race -o races
+```
+
+It takes some 90 minutes; `--suite resnet50` some 15."""
 
 TABLE = """\
 ## Networks and machines
 
 Each cell is a rival with the geometric mean over the layers, and the worst layer in parentheses;
 its link leads to the layers. Machines are known by their generation: Zen 4 is an AMD EPYC 9004,
-Zen 5 an EPYC 9005, *Zen 5, AVX2* the same with vectors of 256 bits. Where a record says no more
-than *AMD EPYC*, neither does this table. Everything runs on one thread unless a row says more."""
+Zen 5 an EPYC 9005, *Zen 5, AVX2* the same with vectors of 256 bits, and *AMD EPYC* any. Everything
+runs on one thread unless a row says more."""
 
 READING = """\
 ## How to read it
@@ -38,8 +67,9 @@ READING = """\
   transforms it for Winograd. **plan** is `plan(x, packed)`: the filter was packed before the clock
   starts. Runs of other operators time their functions in the same way.
 - **A ratio** is a rival's time over ours, the median over rounds. torch is compared with call, and
-  with plan; onnxruntime, ncnn and opencv (its module dnn) with plan alone, because they pack the
-  filter as they load a network. The worst layer is that of call, or of plan for those engines.
+  with plan; engines with plan alone, because they pack the filter before the clock starts:
+  onnxruntime, openvino, xnnpack, onednn (its C interface), ncnn, and opencv (its module dnn). The
+  worst layer is that of call, or of plan for engines.
 - **A layer** is named by its filter, stride, channels and input: `3x3/2 128-256 @28` has a 3 x 3
   filter, stride 2, 128 input and 256 output channels and a 28 x 28 input. `dw 96` is depthwise
   with 96 channels, `g32` has 32 groups. Suites of several operators say the model and the operator
@@ -84,9 +114,9 @@ makes a record, and this command writes these pages and README's table from all 
 {command}
 ```
 
-Suite `changing` measures what a size costs that no call had before. Suites `models` and `tensors`
-run models and single calls of torch with `enable()` in force and without it (`pip install
-'.[torch,models]'`)."""
+`python -m perf race` takes [all rivals](rivals.md). Suite `changing` measures what a size costs
+that no call had before, `bursts` calls on several threads after a pause, `models` and `tensors`
+calls of torch with and without `enable()` (`pip install '.[torch,models]'`)."""
 
 
 def index(runs: Named, command: str, more: Sequence[str]) -> str:
@@ -106,12 +136,26 @@ def index(runs: Named, command: str, more: Sequence[str]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def rivals_page(runs: Named) -> str:
+    """The text of rivals.md: a table for each machine that has runs with several rivals; empty if
+    none has.
+    """
+    several = [record for _, record in runs if overviews.fastest_of(record)]
+    tabled = {
+        machine: tables.rivals_rows([one for one in several if machine_of(one) == machine])
+        for machine in dict.fromkeys(map(machine_of, several))
+    }
+    shown = [f"{machine}:\n\n{tables.markdown(rows, left=1)}" for machine, rows in tabled.items()]
+    title = f"# Speed: all rivals\n\n{WRITTEN}"
+    return "\n\n".join([title, *shown, RACE]) + "\n" if shown else ""
+
+
 def behind(runs: Named) -> str:
     """How often ours is slower, in a sentence."""
     ratios = [
-        row["ratios"][tables.ratio_key(rival, tables.ours_against(rival)[0])]
+        row["ratios"][overviews.ratio_key(rival, overviews.ours_against(rival)[0])]
         for _, record in runs
-        for rival in tables.rivals_of(record)
+        for rival in overviews.rivals_of(record)
         for row in record["rows"]
         if rival in row["timings"]
     ]
@@ -132,7 +176,7 @@ def machines_table(runs: Named) -> str:
         row = rows.setdefault(work, {"work": work, **dict.fromkeys(machines, "")})
         cell = ", ".join(
             f"{found.rival} {found.ratio:.2f} ({found.worst:.2f})"
-            for found in tables.overviews_of(record)
+            for found in overviews.overviews_of(record)
         )
         row[machine_of(record)] = f"[{cell or 'no rival'}]({address(record)})"
     return tables.markdown([*rows.values()], left=1 + len(machines))
@@ -174,12 +218,13 @@ def section(name: str, record: Record) -> str:
         {title: cell for title, cell in row.items() if title not in LEFT_OUT}
         for row in tables.run_rows(record)
     ]
-    rivals = tables.overviews_of(record)
+    rivals = overviews.overviews_of(record)
     picture = f"![{plots.layers_words(record)}]({name}.svg)" if rivals else ""
     facts = [*where_lines(record), *tables.run_lines(record)]
     parts = [
         f"## {heading(record)}",
         measured(record),
+        "".join(f"**{line[0].upper()}{line[1:]}.**" for line in overviews.fastest_line(record)),
         tables.markdown(rivals_table(record), left=1) if rivals else "",
         picture,
         "<details>\n<summary>Each layer, versions and machine</summary>",
@@ -213,7 +258,7 @@ def rivals_table(record: Record) -> Rows:
             "layers": str(found.layers),
             **tables.means_cells(found),
         }
-        for found in tables.overviews_of(record)
+        for found in overviews.overviews_of(record)
     ]
 
 

@@ -7,17 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from perf.machines import machine_of
+from perf.overviews import Overview, ours_against, ratio_key, rivals_of
 from perf.picture import SHAPES, SIZE, Picture, width_of
 from perf.record import Record
-from perf.tables import (
-    Overview,
-    ours_against,
-    ratio_key,
-    rivals_of,
-    suite_title,
-    unusual_words,
-    uses_winograd,
-)
+from perf.tables import suite_title, unusual_words, uses_winograd
 
 Rows = Sequence[dict[str, Any]]  # layers of a record
 
@@ -78,8 +71,7 @@ def chart_label(record: Record) -> str:
 def overview_words(overviews: Sequence[Overview]) -> str:
     """What the chart shows, in words."""
     bars = "; ".join(
-        f"{chart_label(found.record)}: {found.rival} {found.ratio:.2f}, worst layer "
-        f"{found.worst:.2f}"
+        f"{chart_label(found.record)}: {found.rival} {found.ratio:.2f}, worst {found.worst:.2f}"
         for found in overviews
     )
     return f"Time of the fastest rival over ours, above 1 ours is faster. {bars}."

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from perf import changes, highlights, pages, plots, tables
+from perf import bursts, changes, highlights, overviews, pages, plots, tables
 from perf.machines import machine_of
 from perf.models import pages as models
 from perf.record import Record, told
@@ -73,6 +73,7 @@ class Page(NamedTuple):
 
 PAGES = {
     changes.PAGE: Page(changes.page, changes.heading),
+    bursts.SUITE: Page(bursts.page, bursts.heading),
     **{suite: Page(partial(models.page, suite), models.heading) for suite in models.TITLES},
 }
 
@@ -97,10 +98,13 @@ def contents(runs: Named, beside: Mapping[str, Named]) -> dict[str, str]:
     """
     bars = highlights.chart([record for _, record in runs])
     files = {pages.CHART: str(plots.overview(bars))} if bars else {}
-    files |= {pages.INDEX: pages.index(runs, COMMAND, [*beside])}
+    rivals_page = pages.rivals_page(runs)
+    files |= {pages.RIVALS: rivals_page} if rivals_page else {}
+    more = [*(["rivals"] if rivals_page else []), *beside]
+    files |= {pages.INDEX: pages.index(runs, COMMAND, more)}
     files |= {f"{suite}.md": pages.page(suite, runs) for suite in pages.suites(runs)}
     files |= {f"{suite}.md": PAGES[suite].text(named) for suite, named in beside.items()}
-    rivals = [(name, record) for name, record in runs if tables.rivals_of(record)]
+    rivals = [(name, record) for name, record in runs if overviews.rivals_of(record)]
     return files | {f"{name}.svg": str(plots.layers(record)) for name, record in rivals}
 
 
@@ -126,7 +130,7 @@ def readme_text(text: str, runs: Named) -> str:
     return re.sub(re.escape(BEGIN) + ".*" + re.escape(END), lambda _: table, text, flags=re.DOTALL)
 
 
-def readme_row(found: tables.Overview) -> dict[str, str]:
+def readme_row(found: overviews.Overview) -> dict[str, str]:
     """One row of README's table: what a run measured, where, against whom, and how it compares."""
     record = found.record
     words = ", ".join([tables.suite_title(record), *tables.unusual_words(record)])

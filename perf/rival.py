@@ -23,13 +23,16 @@ import numpy as np
 from implicit_conv.testing import Array, Case
 from implicit_conv.timing import Timed, calls_per_sample, no_collection, sample
 from implicit_conv.tools.rivals import Function, result_of
-from perf.engines import onnxruntime_operator, rival
+from perf import onednn
+from perf.engines import ANY_RANK, rival
+from perf.onnx import onnxruntime_operator
 from perf.operators import inputs_of, is_conv2d, torch_operator
 from perf.record import ROOT
 from perf.side import serve
 from perf.workers import Process
 
-MODULES = {"opencv": "cv2"}  # names of modules where they differ from those of rivals
+# Names of modules where they differ from those of rivals.
+MODULES = {"opencv": "cv2", "xnnpack": "ai_edge_litert"}
 OPERATORS = {"torch": torch_operator, "onnxruntime": onnxruntime_operator}  # besides conv2d
 # How long the CPU time of this process is watched: two ticks of a kernel with 100 in a second. Some
 # kernels add up the time of other threads once in a tick, and none of it in between.
@@ -46,6 +49,20 @@ def module_of(name: str) -> str:
     return MODULES.get(name, name)
 
 
+def is_installed(name: str) -> bool:
+    """Whether a rival is installed; oneDNN is no module."""
+    if name in onednn.PACKAGES:
+        return onednn.library(name) is not None
+    return find_spec(module_of(name)) is not None
+
+
+def version_of(name: str) -> str:
+    """The version of a rival that is installed."""
+    if name in onednn.PACKAGES:
+        return onednn.Library(name).version
+    return str(importlib.import_module(module_of(name)).__version__)
+
+
 class Rival:
     """The convolutions of one rival; each public method is a request."""
 
@@ -55,8 +72,7 @@ class Rival:
 
     def hello(self) -> dict[str, Any]:
         """The version of the rival, and the number of threads that it was told to use."""
-        module = importlib.import_module(module_of(self.name))
-        return {"version": str(module.__version__), "threads": self.threads}
+        return {"version": version_of(self.name), "threads": self.threads}
 
     def prepare(
         self, operator: str, case: dict[str, Any], result: str, number: int
@@ -100,7 +116,7 @@ def function_of(name: str, operator: str, case: Case, threads: int) -> tuple[Fun
     ValueError
         The rival cannot compute the case.
     """
-    if is_conv2d(operator, case):
+    if is_conv2d(operator, case) or (operator == "fprop" and name in ANY_RANK):
         function = rival(name, case, *case.arrange(*case.inputs(0)), threads)
     elif name in OPERATORS:
         function = OPERATORS[name](operator, case, *inputs_of(operator, case), threads)
@@ -192,11 +208,13 @@ def rivals(names: Sequence[str], threads: int) -> Iterator[Rivals]:
         found = Rivals({}, {}, {}, Path(folder))
         variables = dict.fromkeys(THREAD_VARIABLES, str(threads))
         for name in names:
-            if not find_spec(module_of(name)):
+            if not is_installed(name):
                 found.missing[name] = f"{name} is not installed: pip install '.[rivals]'"
                 continue
             command = ["-m", "perf.rival", name, str(threads)]
-            process = stack.enter_context(closing(Process(name, command, str(ROOT), variables)))
+            told = onednn.environment(name, threads) if name in onednn.PACKAGES else {}
+            process = Process(name, command, str(ROOT), variables | told)
+            stack.enter_context(closing(process))
             found.processes[name] = process
             found.facts[name] = process.ask("hello")
         yield found

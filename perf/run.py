@@ -22,7 +22,7 @@ from implicit_conv.testing import Case
 from implicit_conv.timing import UNTOLD, Timed, disturbance
 from implicit_conv.tools.ceilings import measure_ceilings
 from implicit_conv.tools.rivals import CONTROL
-from perf import changing, tables, terminal, upsampling
+from perf import bursts, changing, tables, terminal, upsampling
 from perf.engines import RIVALS
 from perf.layers import SUITES, layers
 from perf.models import catalogue
@@ -54,6 +54,7 @@ conv2d(np.ones((1, 64, 56, 56), np.float32), np.ones((64, 64, 3, 3), np.float32)
 # Suites of other things than layers.
 RUNS: dict[str, Callable[[argparse.Namespace], int]] = {
     changing.SUITE: changing.run,
+    bursts.SUITE: bursts.run,
     **dict.fromkeys(catalogue.SUITES, models.run),
 }
 SUITE_NAMES = (*SUITES, *RUNS, "all")

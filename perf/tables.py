@@ -7,13 +7,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from statistics import geometric_mean
-from typing import Any, NamedTuple
+from typing import Any
 
-from implicit_conv.tools.rivals import LIMIT_UNITS
 from perf import upsampling
-from perf.engines import ENGINES, RIVALS
+from perf.engines import RIVALS
 from perf.layers import KINDS, OTHERS, SUITES
+from perf.overviews import (
+    FASTEST,
+    Overview,
+    error_limit,
+    fastest_line,
+    fastest_of,
+    ours_against,
+    overviews_of,
+    ratio_key,
+    rivals_of,
+    settings_of,
+)
 from perf.record import Record
 from perf.terminal import Rows, table_of
 from perf.verdicts import threshold
@@ -24,55 +34,6 @@ INTEGERS = "uint8"  # dtype of the suite of integers, whose title tells it
 Named = Sequence[tuple[str, Record]]  # records with the names of their files
 
 
-class Overview(NamedTuple):
-    """One run against one rival; the ratios are the rival's time over ours, so above 1 ours is
-    faster.
-    """
-
-    record: Record
-    rival: str
-    layers: int  # the layers on which the rival was timed
-    means: dict[str, float]  # "call" and "plan", or "plan" alone: geometric means over the layers
-    worst: float  # the smallest ratio of all layers, to the first of `means`
-    worst_layer: str
-
-    @property
-    def ratio(self) -> float:
-        """The first of `means`."""
-        return next(iter(self.means.values()))
-
-    @property
-    def worst_of(self) -> str:
-        """Which of ours `worst` compares with: "call" or "plan"."""
-        return next(iter(self.means))
-
-
-def ours_against(rival: str) -> tuple[str, ...]:
-    """Which of ours a rival compares with: an engine has packed its filter, as "plan" has."""
-    return ("plan",) if rival in ENGINES else ("call", "plan")
-
-
-def ratio_key(rival: str, ours: str) -> str:
-    """Key of a ratio in a row; see `record.ratios`."""
-    return rival if ours == "call" else f"{rival}/{ours}"
-
-
-def overviews_of(record: Record) -> list[Overview]:
-    """A run against each of its rivals that was timed."""
-    return [_overview(record, rival) for rival in rivals_of(record)]
-
-
-def _overview(record: Record, rival: str) -> Overview:
-    rows = [row for row in record["rows"] if rival in row["timings"]]
-    means = {
-        ours: geometric_mean([row["ratios"][ratio_key(rival, ours)] for row in rows])
-        for ours in ours_against(rival)
-    }
-    first = ratio_key(rival, next(iter(means)))
-    worst, layer = min((row["ratios"][first], row["layer"]) for row in rows)
-    return Overview(record, rival, len(rows), means, worst, layer)
-
-
 OPERATORS = {  # what a run computed, in titles; a suite of its own names the others
     "fprop": "",
     "transposed": "",
@@ -80,12 +41,6 @@ OPERATORS = {  # what a run computed, in titles; a suite of its own names the ot
     "dgrad": ", input gradients",
     "wgrad": ", weight gradients",
 }
-
-
-def settings_of(record: Record) -> dict[str, Any]:
-    """The settings of a run; older records are all of fprop and of precision "standard"."""
-    found = {"operator": "fprop", "precision": "standard", **record["settings"]}
-    return found | {"batch": found.get("batch") or 1}
 
 
 def is_network(record: Record) -> bool:
@@ -165,11 +120,6 @@ def title_of(record: Record) -> str:
 OURS = ("call", "plan")
 
 
-def rivals_of(record: Record) -> list[str]:
-    """Rivals that were timed on at least one layer."""
-    return [name for name in RIVALS if any(name in row["timings"] for row in record["rows"])]
-
-
 def not_timed(record: Record) -> dict[tuple[str, str], int]:
     """(Rival, why it was not timed) -> on how many layers."""
     return dict(
@@ -184,11 +134,19 @@ def opponents_of(record: Record) -> list[str]:
 
 
 def run_rows(record: Record) -> Rows:
-    """One row a layer; GFLOP/s and GB/s follow from the median time of "plan"."""
-    return [_run_row(record, row) for row in record["rows"]]
+    """One row a layer; GFLOP/s and GB/s follow from the median time of "plan". Runs with several
+    rivals have a column against the fastest of them.
+    """
+    found = {each.layer: f"{each.ratio:.2f} {each.rival}" for each in fastest_of(record)}
+    if "disturbed" in record or not found:
+        return [_run_row(record, row, {}) for row in record["rows"]]
+    return [
+        _run_row(record, row, {"fastest/ours": found.get(row["layer"], "")})
+        for row in record["rows"]
+    ]
 
 
-def _run_row(record: Record, row: dict[str, Any]) -> dict[str, str]:
+def _run_row(record: Record, row: dict[str, Any], fastest: dict[str, str]) -> dict[str, str]:
     rivals, absent = opponents_of(record), row.get("not_timed", {})
     times = {name: timing["median"] for name, timing in row["timings"].items()}
     best = times.get("plan", times["call"])
@@ -208,6 +166,7 @@ def _run_row(record: Record, row: dict[str, Any]) -> dict[str, str]:
         "algorithm": row["algorithm"],
         **{f"{name} ms": cell for name, cell in shown.items()},
         **{name: "" if ratio is None else f"{ratio:.2f}" for name, ratio in ratios.items()},
+        **fastest,
         "GFLOP/s": f"{flops / 1e9:.0f}",
         "of peak": f"{flops / ceilings['fma']:.0%}" if ceilings else "",
         "GB/s": f"{moved / 1e9:.1f}",
@@ -215,6 +174,22 @@ def _run_row(record: Record, row: dict[str, Any]) -> dict[str, str]:
         "scratch KiB": f"{row['scratch_bytes'] / 1024:.0f}" if "scratch_bytes" in row else "",
         "spread": f"{row['timings']['call']['spread']:.1%}",
     }
+
+
+def rivals_rows(records: Sequence[Record]) -> Rows:
+    """One row a rival and one for the fastest on each layer, one column a run: the geometric mean
+    of ratios, the worst, and the number of layers.
+    """
+    rows = {name: {"rival": name} for name in (*RIVALS, FASTEST)}
+    for record in records:
+        column = f"{suite_title(record)}, {', '.join(settings_words(record))}"
+        cells = {
+            found.rival: f"{found.ratio:.2f} / {found.worst:.2f} ({found.layers})"
+            for found in overviews_of(record)
+        }
+        for name, row in rows.items():
+            row[column] = cells.get(name, "")
+    return [row for row in rows.values() if any([*row.values()][1:])]
 
 
 def means_cells(found: Overview) -> dict[str, str]:
@@ -260,8 +235,10 @@ def run_lines(record: Record) -> list[str]:
 
 def rival_lines(record: Record) -> list[str]:
     """Short lines on the rivals of a run: ratios and worst layers."""
-    lines = []
-    for found in [] if "disturbed" in record else overviews_of(record):
+    if "disturbed" in record:
+        return []
+    lines = fastest_line(record)
+    for found in overviews_of(record)[len(lines) :]:
         means = ", ".join(f"{ratio:.2f} ({ours})" for ours, ratio in found.means.items())
         lines.append(
             f"{found.rival}'s time over ours, geometric mean of {found.layers} layers: {means}"
@@ -272,11 +249,12 @@ def rival_lines(record: Record) -> list[str]:
 
 def error_lines(record: Record) -> list[str]:
     """A line for each rival whose results are less accurate than ours may be."""
+    limit = error_limit(record)
     return [
         f"largest error of {name}: {error:.0f} units of eps * sum|x||w|; "
-        f"ours: {largest_error(record, 'call'):.1f}"
+        f"ours: {largest_error(record, 'call'):.1f}; not the fastest where above {limit:.0f}"
         for name in rivals_of(record)
-        if (error := largest_error(record, name)) > LIMIT_UNITS
+        if (error := largest_error(record, name)) > limit
     ]
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from perf import pages, report, tables
+from perf.engines import ENGINES, RIVALS
 from perf.record import ROOT, told
 
 FOLDER = ROOT / "docs" / "speed"
@@ -65,8 +66,8 @@ def test_the_index_has_the_ratios_of_the_samples(runs):
         found = {}
         for row in record["rows"]:
             times = {name: np.array(one["samples"]) for name, one in row["timings"].items()}
-            for rival in {"torch", "onnxruntime", "ncnn", "opencv"} & set(times):
-                ours = times["call" if rival == "torch" else "plan"]
+            for rival in set(RIVALS) & set(times):
+                ours = times["plan" if rival in ENGINES else "call"]
                 found.setdefault(rival, []).append(np.median(times[rival] / ours))
         for rival, ratios in found.items():
             mean = np.exp(np.mean(np.log(ratios)))

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from perf import plots, tables, upsampling
+from perf import overviews, plots, upsampling
 
 SVG = "{http://www.w3.org/2000/svg}"
 CEILINGS = {"fma": 1e9, "copy": 1e9}
@@ -53,7 +53,7 @@ def test_bars_are_as_long_as_the_means_say():
         for ratio in (0.5, 1.0, 2.0)
     ]
     engine = made(layer("1x1 1-1 @1", 1.0, ncnn=4.0))
-    found = [one for record in [*records, engine] for one in tables.overviews_of(record)]
+    found = [one for record in [*records, engine] for one in overviews.overviews_of(record)]
     picture = plots.overview(found)
     call, plan = shapes(picture, "call", "rect")[1:], shapes(picture, "plan", "rect")[1:]
     widths = [float(bar.get("width")) for bar in call + plan]
@@ -68,7 +68,7 @@ def test_bars_are_as_long_as_the_means_say():
 def test_eight_bars_fit_above_the_fold():
     label = {"suite": "efficientnet", "layout": "NHWC", "dtype": "float32", "threads": 1}
     one = {**made(layer("1x1 1-1 @1", 1.0, onnxruntime=2.5)), "settings": label}
-    picture = plots.overview(tables.overviews_of(one) * 8)
+    picture = plots.overview(overviews.overviews_of(one) * 8)
     assert (picture.width, picture.height <= 420) == (800, True)
     assert inside(picture)
 
@@ -135,5 +135,5 @@ def test_words_of_a_record_are_text_in_a_plot():
     picture = plots.layers(record)
     assert hostile in texts(picture)
     assert not shapes(picture, None, "script")
-    found = tables.overviews_of(record)
+    found = overviews.overviews_of(record)
     assert f"{hostile}, Zen 5" in texts(plots.overview(found))

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from perf import pages, report, tables
+from perf import overviews, pages, report, tables
 from perf.__main__ import main
 from perf.record import save
 
@@ -96,7 +96,7 @@ def test_the_overview_is_that_of_the_layers(record):
         {**row, "ratios": {**row["ratios"], "numpy": call, "numpy/plan": plan}}
         for row, call, plan in zip(record["rows"], (0.5, 8.0), (1.0, 16.0), strict=True)
     ]
-    (found,) = tables.overviews_of({**record, "rows": rows})
+    (found,) = overviews.overviews_of({**record, "rows": rows})
     assert (found.rival, found.layers) == ("numpy", 2)
     assert found.means == {"call": pytest.approx(2), "plan": pytest.approx(4)}
     assert (found.worst, found.worst_layer, found.worst_of) == (0.5, rows[0]["layer"], "call")
@@ -116,7 +116,7 @@ def test_an_engine_is_compared_with_plan(record, tmp_path):
     """An engine has packed the filter, so a ratio to "call" would flatter it."""
     engine = with_engine(record)
     save(engine, tmp_path / "engine.json")
-    found, _ = tables.overviews_of(engine)
+    _, found, _ = overviews.overviews_of(engine)
     assert (found.rival, found.layers, found.means) == ("ncnn", 1, {"plan": 0.9})
     assert (found.worst, found.worst_of) == (0.9, "plan")
     assert "ncnn/call" not in tables.run_rows(engine)[0]

@@ -6,14 +6,16 @@ import signal
 import time
 from contextlib import closing
 from dataclasses import asdict, replace
+from importlib.metadata import PackagePath
 
 import numpy as np
 import pytest
 
+from implicit_conv.problem.options import LAYOUTS_OF, WEIGHT_LAYOUTS_OF
 from implicit_conv.testing import Case, error_units
 from implicit_conv.timing import Local
 from implicit_conv.tools.rivals import LIMIT_UNITS, OURS, WrongResultError, check
-from perf import engines, rival
+from perf import engines, ncnn, onednn, rival, xnnpack
 from perf.record import ROOT
 from perf.workers import Process
 
@@ -40,28 +42,101 @@ serve(Answers())
 """
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+VOLUMES = {
+    "signal": Case(
+        C=4,
+        K=6,
+        groups=2,
+        size=(19,),
+        kernel=(4,),
+        stride=(3,),
+        dilation=(2,),
+        padding=((3, 1),),
+        layout="NCW",
+        weight_layout="KCS",
+    ),
+    "volume": replace(
+        CASE,
+        size=(5, 9, 8),
+        kernel=(2, 3, 2),
+        stride=(1, 2, 1),
+        dilation=(2, 1, 1),
+        padding=((1, 1), (2, 1), (0, 1)),
+        layout="NCDHW",
+        weight_layout="KCTRS",
+    ),
+}
+
+
+def in_layout(case, layout):
+    """The case in a layout, called as that of images is."""
+    rank = len(case.size)
+    place = LAYOUTS_OF[2].index(layout)
+    return replace(case, layout=LAYOUTS_OF[rank][place], weight_layout=WEIGHT_LAYOUTS_OF[rank][0])
+
+
 @pytest.mark.parametrize("name", engines.ENGINES)
-def test_engines_compute_the_convolution(name, case):
+def test_engines_compute_the_convolution(name):
+    """In each layout that is plain for the engine."""
+    pytest.importorskip("onnx")
+    with rival.rivals([name], threads=1) as found:
+        if name in found.missing:
+            pytest.skip(found.missing[name])
+        cases = {**CASES, **(VOLUMES if name in engines.ANY_RANK else {})}
+        for layout in engines.PLAIN[name]:
+            for which, each in cases.items():
+                case = in_layout(each, layout)
+                ready, reasons = found.prepare("fprop", case)
+                assert not reasons, which
+                y = ready[name].result()
+                assert y.shape == case.shapes["y"], which
+                x, w = case.inputs(0)
+                exact, scale = case.reference(x, w), case.reference(x, w, True)
+                assert error_units(y, exact, scale, "float32") < LIMIT_UNITS, (which, layout)
+
+
+@pytest.mark.parametrize("name", ["openvino", "xnnpack"])
+def test_an_engine_keeps_x_between_calls(name):
+    """Whose memory a network may take, after a padding and while others allocate."""
     pytest.importorskip(rival.module_of(name))
     pytest.importorskip("onnx")
-    x, w = case.inputs(0)
-    y = np.asarray(engines.rival(name, case, *case.arrange(x, w), 1)())
-    assert y.shape == case.problem.output_shape
-    units = error_units(y, case.reference(x, w), case.reference(x, w, True), "float32")
-    assert units < LIMIT_UNITS
+    case = replace(CASE, padding=((1, 1), (1, 0)), layout="NHWC")
+    call = engines.rival(name, case, *case.arrange(*case.inputs(0)), 1)
+    first = np.array(call())
+    others = [np.full(case.problem.input_shape, np.nan, np.float32) for _ in range(100)]
+    assert np.array_equal(first, call())
+    assert len(others) == 100
 
 
 @pytest.mark.parametrize("name", engines.ENGINES)
 def test_engines_refuse_another_layout_or_dtype(name):
-    for case in (replace(CASE, layout="NHWC"), replace(CASE, dtype="float64")):
-        with pytest.raises(ValueError, match="float32 NCHW"):
+    wrong = [replace(CASE, dtype="float64")]
+    wrong += [in_layout(CASE, each) for each in LAYOUTS_OF[2] if each not in engines.PLAIN[name]]
+    for case in wrong:
+        with pytest.raises(ValueError, match=f"float32 {' and '.join(engines.PLAIN[name])}, not"):
             engines.rival(name, case, *case.arrange(*case.inputs(0)), 1)
+
+
+@pytest.mark.parametrize(
+    ("case", "nodes"),
+    [
+        (replace(CASE, kernel=(3, 2), padding=((1, 1), (0, 1))), ["CONV_2D"]),  # the padding "same"
+        (replace(CASE, padding=((0, 0), (0, 0))), ["CONV_2D"]),
+        (replace(CASE, padding=((1, 1), (1, 0))), ["PAD", "CONV_2D"]),
+        (replace(CASES["depthwise"], padding=((1, 1), (1, 1))), ["PAD", "DEPTHWISE_CONV_2D"]),
+    ],
+)
+def test_the_network_of_tflite_pads_by_a_node_only_where_it_must(case, nodes):
+    schema = pytest.importorskip("ai_edge_litert.schema_py_generated")
+    case = replace(case, layout="NHWC")
+    model = schema.Model.GetRootAsModel(xnnpack.network(case, case.inputs(0)[1]), 0)
+    codes = [model.OperatorCodes(at).BuiltinCode() for at in range(model.OperatorCodesLength())]
+    assert codes == [getattr(schema.BuiltinOperator, name) for name in nodes]
 
 
 def test_the_network_of_ncnn_names_each_size():
     case = replace(CASES["plain"], dilation=(4, 5), groups=2)
-    text = engines.ncnn_network(case)
+    text = ncnn.network(case)
     kind, _, _, _, _, _, *sizes = text.splitlines()[-1].split()
     assert kind == "ConvolutionDepthWise"
     found = dict(map(int, size.split("=")) for size in sizes)
@@ -198,3 +273,17 @@ def test_an_answer_waits_for_the_threads(request_of, monkeypatch):
     getattr(side, request_of)(1 if request_of == "sample" else 1e-9)
     assert "call" in order
     assert order.index("settle") == len(order) - 1
+
+
+def test_a_library_of_onednn_is_told_by_its_longest_name(monkeypatch):
+    """Both packages install the shorter ones."""
+    names = ["../../libdnnl.so", "../../libdnnl.so.3", "../../libdnnl.so.3.2", "../../README"]
+    monkeypatch.setattr(onednn.metadata, "files", lambda name: map(PackagePath, names))
+    monkeypatch.setattr(PackagePath, "locate", lambda path: path)
+    assert onednn.library("onednn-openmp").name == "libdnnl.so.3.2"
+
+    def missing(name):
+        raise onednn.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(onednn.metadata, "files", missing)
+    assert not rival.is_installed("onednn")

@@ -1,12 +1,14 @@
 """Suites of layers: shapes of their sources, and totals of whole networks against the papers."""
 
+import hashlib
 import math
+from collections import Counter
 from itertools import pairwise
 
 import pytest
 
 from implicit_conv.testing import Case
-from perf import networks
+from perf import corpus, networks
 from perf.layers import SUITES, layers
 
 
@@ -122,6 +124,7 @@ def test_suites_have_the_shapes_of_their_sources():
         "transposed": 14,
         "conv1d": 14,
         "conv3d": 19,
+        "corpus": 60,
         "audio": 147,
         "upsampling": 87,
     }
@@ -136,3 +139,33 @@ def test_suites_have_the_shapes_of_their_sources():
 def test_an_unknown_suite_names_those_there_are():
     with pytest.raises(ValueError, match="resnet50"):
         layers("resnet")
+
+
+def test_the_corpus_is_the_one_that_was_drawn():
+    """A digest of its names, as no record may lose what it compares with. Its layers are distinct,
+    of at least 15 networks, of each kind as many as its share, and none is shorter than 20 us.
+    """
+    suite = layers("corpus")
+    digest = hashlib.sha256("\n".join(suite).encode()).hexdigest()
+    assert digest[:16] == "9f68c2edeca9e28b"
+    assert len(set(suite.values())) == 60
+    assert len({name.partition(":")[0] for name in suite}) >= 15
+    assert Counter(map(corpus.kind_of, suite.values())) == corpus.SHARES
+    assert min(case.problem.flops for case in suite.values()) >= 2.3e6
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("C3D: 3x3x3 128-256 @8x28x28", "3-d"),
+        ("wav2vec 2.0: 3/2 512-512 @399", "1-d"),
+        ("MobileNet: 3x3/2 dw 64 @112", "depthwise"),
+        ("ResNeXt-50: 3x3/2 512-512 g32 @28", "grouped"),
+        ("DeepLabv3: 3x3 dilated 6 2048-256 @33", "dilated"),
+        ("ResNet-50: 1x1/2 1024-2048 @14", "strided"),
+        ("ResNet-50: 1x1 256-64 @56", "1x1"),
+        ("VGG-16: 3x3 256-512 @28", "dense"),
+    ],
+)
+def test_a_layer_of_the_corpus_is_of_the_first_kind_that_it_fits(name, kind):
+    assert corpus.kind_of(layers("corpus")[name]) == kind

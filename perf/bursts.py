@@ -1,0 +1,199 @@
+"""Suite "bursts": calls on several threads after a pause, against the same calls on one thread.
+
+Threads that wait sleep after a while, and have to be woken. A burst of calls follows each pause;
+bursts on one thread and on several take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+from implicit_conv.cpu.machine.arch import cpu_arch
+from implicit_conv.settings import config
+from implicit_conv.testing import Case
+from implicit_conv.timing import UNTOLD, disturbance, no_collection
+from implicit_conv.tools.rivals import Function, check, local, ours
+from perf import terminal
+from perf.layers import layers
+from perf.machines import machine_of
+from perf.pages import WRITTEN, measured, where_lines
+from perf.record import Record, load, new_record, save
+from perf.tables import Named, disturbed_lines, markdown, threads_text
+from perf.terminal import Rows, table_of
+
+SUITE = "bursts"
+LAYER = "3x3 128-128 @28"  # of ResNet-50: some 1 ms on one thread
+PAUSES = (0.0, 0.001, 0.01, 0.05, 0.3)  # seconds
+CALLS = 5  # of a burst
+INTERRUPTED = 130  # exit status after Ctrl-C, as in a shell
+READING = f"""\
+Threads that wait for work sleep after a while. A burst is {CALLS} calls of `plan(x, packed)` one
+after another, of the layer `{LAYER}`, after a pause in which the process sleeps; bursts on one
+thread and on several take turns.
+
+- **1 thread** has the medians of the calls on one thread, in microseconds.
+- **call 1** to **call {CALLS}** say how many times as long the call of this place takes on one
+  thread as on several, by their medians: below 1, several threads are slower."""
+
+
+def run(options: argparse.Namespace) -> int:
+    """Exit status: 0; UNTOLD if other work disturbs this machine; 130 after Ctrl-C, which keeps the
+    finished rows.
+    """
+    threads = options.threads or cpu_arch().threads
+    refuse_others(options, threads)
+    record = new_record(SUITE, {"suite": SUITE, "threads": threads, "rounds": options.rounds})
+    disturbed = disturbance(threads)
+    if disturbed:
+        print(disturbed, file=sys.stderr, flush=True)
+    try:
+        with terminal.progress() as show:
+            calls = calls_of(layers("resnet50")[LAYER], threads)
+            for done, pause in enumerate(PAUSES):
+                show(words(pause), done, len(PAUSES))
+                record["rows"].append(row(pause, calls, options.rounds))
+                if options.output:
+                    save(record, options.output)
+        record["complete"] = True
+    except KeyboardInterrupt:
+        print("interrupted: the finished rows are kept")
+    disturbed = disturbed or disturbance(threads)
+    record |= {"disturbed": disturbed} if disturbed else {}
+    record["load"]["after"] = load()
+    if options.output:
+        save(record, options.output)
+    print(terminal_table(record))
+    return INTERRUPTED if not record["complete"] else UNTOLD if disturbed else 0
+
+
+def refuse_others(options: argparse.Namespace, threads: int) -> None:
+    """Raise ValueError where an option asks for what bursts do not have."""
+    asked = {
+        "--operator": options.operator,
+        "--dtype": options.dtype,
+        "--batch": options.batch,
+        "--layer": options.layer,
+        "--device": options.device != "cpu",
+        "--layout": options.layout != "NCHW",
+        "--precision": options.precision != "standard",
+        "--against": options.against not in (None, ["nothing"]),
+    }
+    wrong = [name for name, value in asked.items() if value]
+    if wrong:
+        raise ValueError(
+            f"suite {SUITE} has one layer, in float32 on a CPU, without rivals; leave "
+            f"{' and '.join(wrong)} out"
+        )
+    if threads < 2 or options.rounds < 1:
+        raise ValueError(
+            f"suite {SUITE} needs at least 2 threads and 1 round, not {threads} and "
+            f"{options.rounds}; it compares several threads with one"
+        )
+
+
+def calls_of(case: Case, threads: int) -> dict[int, Function]:
+    """The plan on one thread and on `threads`, checked, by the number of threads."""
+    arrays = case.arrange(*case.inputs(0))
+    found = {}
+    for number in (1, threads):
+        with config(num_threads=number):
+            found[number] = ours(case, *arrays)[1]["plan"]
+            check(case, local({"plan": found[number]}))
+    return found
+
+
+def row(pause: float, calls: dict[int, Function], rounds: int) -> dict[str, Any]:
+    """Bursts after one pause: seconds of each call, one list a burst, by threads."""
+    timings: dict[str, dict[str, list[list[float]]]] = {
+        str(number): {"calls": []} for number in calls
+    }
+    with no_collection():
+        for _ in range(rounds):
+            for number, call in calls.items():
+                if pause:
+                    time.sleep(pause)
+                timings[str(number)]["calls"].append(burst(call))
+    return {"layer": words(pause), "pause": pause, "timings": timings}
+
+
+def burst(call: Function, clock: Callable[[], float] = time.perf_counter) -> list[float]:
+    """Seconds of each of CALLS calls."""
+    seconds = []
+    for _ in range(CALLS):
+        start = clock()
+        call()
+        seconds.append(clock() - start)
+    return seconds
+
+
+def words(pause: float) -> str:
+    """A pause as a text."""
+    return f"{1e3 * pause:g} ms"
+
+
+def medians(row: dict[str, Any]) -> list[list[float]]:
+    """Seconds of the calls of a burst, by their place: on one thread, and on several."""
+    return [
+        [median(place) for place in zip(*timing["calls"], strict=True)]
+        for _, timing in sorted(row["timings"].items(), key=lambda item: int(item[0]))
+    ]
+
+
+def speedups(row: dict[str, Any]) -> list[float]:
+    """Time on one thread over that on several, for each place in a burst."""
+    one, several = medians(row)
+    return [alone / together for alone, together in zip(one, several, strict=True)]
+
+
+def burst_rows(record: Record) -> Rows:
+    """One row a pause."""
+    return [_cells(row, disturbed="disturbed" in record) for row in record["rows"]]
+
+
+def _cells(row: dict[str, Any], disturbed: bool) -> dict[str, str]:
+    one, _ = medians(row)
+    told = {
+        f"call {place + 1}": "" if disturbed else f"{ratio:.2f}"
+        for place, ratio in enumerate(speedups(row))
+    }
+    return {"pause": row["layer"], "1 thread": " ".join(f"{1e6 * each:.0f}" for each in one)} | told
+
+
+def terminal_table(record: Record) -> str:
+    """A run for the terminal."""
+    lines = [*disturbed_lines(record), table_of(burst_rows(record)), *sum_lines(record)]
+    return "\n".join(lines)
+
+
+def sum_lines(record: Record) -> list[str]:
+    """What was run, and whether rows are missing."""
+    several, bursts = threads_text(record["settings"]["threads"]), record["settings"]["rounds"]
+    lines = [f"{LAYER}: {bursts} bursts on {several} and as many on one after each pause"]
+    return lines if record["complete"] else [*lines, "incomplete: the run was interrupted"]
+
+
+def page(named: Named) -> str:
+    """The text of bursts.md: a section a run."""
+    title = f"# Speed: bursts of calls\n\n{WRITTEN}"
+    return "\n\n".join([title, READING, *(section(record) for _, record in named)]) + "\n"
+
+
+def section(record: Record) -> str:
+    """One run: where and when, and its pauses."""
+    parts = [
+        f"## {heading(record)}",
+        measured(record),
+        markdown(burst_rows(record), left=1),
+        "\n".join(f"- {fact}" for fact in [*sum_lines(record), *where_lines(record)]),
+    ]
+    return "\n\n".join(parts)
+
+
+def heading(record: Record) -> str:
+    """The heading of a run, different from that of any other run on its machine."""
+    return f"{machine_of(record)}, {threads_text(record['settings']['threads'])}"

@@ -1,0 +1,139 @@
+"""A run against its rivals: means over the layers, of each rival and of the fastest on each layer.
+
+A ratio is a rival's time over ours, so above 1 ours is faster. An engine has packed its filter, and
+compares with "plan"; any other rival takes a plain filter at each call, and compares with "call".
+"""
+
+from __future__ import annotations
+
+from statistics import geometric_mean
+from typing import Any, NamedTuple
+
+from implicit_conv.tools.rivals import FAST_UNITS, LIMIT_UNITS
+from perf.engines import ENGINES, PLAIN, RIVALS
+from perf.record import Record
+
+FASTEST = "fastest of all"  # in place of a rival's name: the fastest on each layer
+LAYOUTS = {**PLAIN, "torch": ("NCHW", "NHWC")}  # of arrays; results of scipy and numpy are NCHW
+
+
+class Overview(NamedTuple):
+    """One run against one rival, or against the fastest of several on each layer."""
+
+    record: Record
+    rival: str
+    layers: int  # the layers on which the rival was timed
+    means: dict[str, float]  # "call" and "plan", or one of them: geometric means over the layers
+    worst: float  # the smallest ratio of all layers, to the first of `means`
+    worst_layer: str
+
+    @property
+    def ratio(self) -> float:
+        """The first of `means`."""
+        return next(iter(self.means.values()))
+
+    @property
+    def worst_of(self) -> str:
+        """Which of ours `worst` compares with: "call" or "plan"."""
+        return next(iter(self.means))
+
+
+class Fastest(NamedTuple):
+    """The fastest rival on one layer: that with the smallest ratio among those that count."""
+
+    layer: str
+    ratio: float
+    rival: str
+
+
+def settings_of(record: Record) -> dict[str, Any]:
+    """The settings of a run; older records are all of fprop and of precision "standard"."""
+    found = {"operator": "fprop", "precision": "standard", **record["settings"]}
+    return found | {"batch": found.get("batch") or 1}
+
+
+def rivals_of(record: Record) -> list[str]:
+    """Rivals that were timed on at least one layer."""
+    return [name for name in RIVALS if any(name in row["timings"] for row in record["rows"])]
+
+
+def ours_against(rival: str) -> tuple[str, ...]:
+    """Which of ours a rival compares with: an engine has packed its filter, as "plan" has."""
+    return ("plan",) if rival in ENGINES else ("call", "plan")
+
+
+def ratio_key(rival: str, ours: str) -> str:
+    """Key of a ratio in a row; see `record.ratios`."""
+    return rival if ours == "call" else f"{rival}/{ours}"
+
+
+def error_limit(record: Record) -> float:
+    """The largest error of a right result in the precision of a run, in units of eps times the sum
+    of absolute products.
+    """
+    return FAST_UNITS if settings_of(record)["precision"] == "fast" else LIMIT_UNITS
+
+
+def counts(record: Record, row: dict[str, Any], rival: str) -> bool:
+    """Whether a rival may be the fastest of a layer: it was timed, its arrays are plain in the
+    layout of the run, and its error is within the bound of our precision.
+    """
+    plain = LAYOUTS.get(rival, ("NCHW",))
+    exact = float(row.get("errors", {}).get(rival, 0)) <= error_limit(record)
+    return rival in row["timings"] and record["settings"]["layout"] in plain and exact
+
+
+def fastest_of(record: Record) -> list[Fastest]:
+    """The fastest rival of each layer that has one; none for a run with fewer than two rivals."""
+    rivals = rivals_of(record)
+    found = []
+    for row in record["rows"] if len(rivals) > 1 else []:
+        ratios = [
+            (row["ratios"][ratio_key(rival, ours_against(rival)[0])], rival)
+            for rival in rivals
+            if counts(record, row, rival)
+        ]
+        if ratios:
+            found.append(Fastest(row["layer"], *min(ratios)))
+    return found
+
+
+def overviews_of(record: Record) -> list[Overview]:
+    """A run against each of its rivals that was timed, after the fastest of several."""
+    rivals = rivals_of(record)
+    fastest = fastest_of(record)
+    first = [_of_fastest(record, fastest)] if fastest else []
+    return first + [_of_rival(record, rival) for rival in rivals]
+
+
+def _of_fastest(record: Record, fastest: list[Fastest]) -> Overview:
+    """A bar or a row needs one name for ours: it is "plan" where an engine is fastest anywhere."""
+    ours = "plan" if any(found.rival in ENGINES for found in fastest) else "call"
+    mean = geometric_mean([found.ratio for found in fastest])
+    worst = min(fastest, key=lambda found: found.ratio)
+    return Overview(record, FASTEST, len(fastest), {ours: mean}, worst.ratio, worst.layer)
+
+
+def _of_rival(record: Record, rival: str) -> Overview:
+    rows = [row for row in record["rows"] if rival in row["timings"]]
+    means = {
+        ours: geometric_mean([row["ratios"][ratio_key(rival, ours)] for row in rows])
+        for ours in ours_against(rival)
+    }
+    first = ratio_key(rival, next(iter(means)))
+    worst, layer = min((row["ratios"][first], row["layer"]) for row in rows)
+    return Overview(record, rival, len(rows), means, worst, layer)
+
+
+def fastest_line(record: Record) -> list[str]:
+    """A short line against the fastest rival of each layer, where there are several rivals."""
+    fastest = fastest_of(record)
+    if not fastest:
+        return []
+    mean = geometric_mean([found.ratio for found in fastest])
+    wins = sum(found.ratio >= 1 for found in fastest)
+    worst = min(fastest, key=lambda found: found.ratio)
+    return [
+        f"against the fastest of all rivals on each layer: {mean:.2f}, {wins} of {len(fastest)} "
+        f"won, worst {worst.ratio:.2f} ({worst.layer}, {worst.rival})"
+    ]
