@@ -32,6 +32,8 @@ from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.runtime.call import PlanarGemm
 from implicit_conv.kernels.cpu.runtime.compiled.part import Part
 from implicit_conv.kernels.cpu.runtime.pool import POOL, Block, aligned_bytes
+from implicit_conv.kernels.cpu.shifted_rows.compiled import shift_rows
+from implicit_conv.kernels.cpu.shifted_rows.layout import variant
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.schedule import ceil_div
 from implicit_conv.operators.plan import Engine
@@ -158,12 +160,8 @@ def microkernel_at(slot: int, compiled: Operator) -> Microkernel | None:
                 flops * ceil_div(call["pixels"], pixels) * ceil_div(call["elements"], lanes)
             ),
         )
-    if table.PLANES <= slot < table.PLANAR_GEMM:
-        fmas = (slot - table.PLANES) * lanes * g.R * g.S
-        return Microkernel(
-            sum_plane.part,
-            lambda call: 2 * fmas * ceil_div(call["columns"], lanes),
-        )
+    if table.PLANES <= slot < table.PLANAR_GEMM or slot >= table.SHIFTED_ROWS:
+        return _planes_kernel(slot, g, lanes)
     if table.DEPTHWISE <= slot < table.PLANES:
         by_row, pixels = divmod(slot - table.DEPTHWISE, table.HEIGHTS)
         taps = pixels * (g.S if by_row else 1)  # of all pixels of the register tile
@@ -175,6 +173,21 @@ def microkernel_at(slot: int, compiled: Operator) -> Microkernel | None:
             lambda call: 2 * fmas * call["tiles"] * call["vectors"] * call["tap_count"],
         )
     return None
+
+
+def _planes_kernel(slot: int, g: Geometry, lanes: int) -> Microkernel:
+    """The microkernel of depthwise planes that are copied, or read in place."""
+    flops = 2 * lanes * g.R * g.S
+    if slot < table.SHIFTED_ROWS:
+        flops *= slot - table.PLANES
+        return Microkernel(sum_plane.part, lambda call: flops * ceil_div(call["columns"], lanes))
+    together = variant(g, lanes, 0).together
+
+    def counted(call: dict[str, int]) -> int:
+        rows, vectors = ceil_div(call["rows"], together), ceil_div(call["columns"], lanes)
+        return flops * call["channels"] * rows * vectors
+
+    return Microkernel(shift_rows.part, counted)
 
 
 def _row_taps(g: Geometry, pixels: int, before: int, after: int) -> int:

@@ -72,6 +72,7 @@ SHARED = {"runtime", "tile"}
 BORROWED = {
     ("planar_gemm", "few_outputs"),
     ("winograd", "gemm"),
+    ("shifted_rows", "planar_depthwise"),
     ("strided_depthwise", "depthwise"),
     ("strided_depthwise", "planar_depthwise"),
 }

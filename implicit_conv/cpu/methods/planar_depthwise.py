@@ -49,13 +49,14 @@ from implicit_conv.problem.schedule import Load, depthwise_trace, geometry
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operator
 
-# Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11; see cpu/costs.py.
+# Costs were fitted on EPYC 9005 and 9004 (Zen 5 and 4, AVX-512), one thread, 2026-11.
 PLANE_BYTES = 36 << 10  # bytes of the input rows of two planes at most, which stay in L1
 PIXEL_STEP = 4  # stride in elements between pixels of a plane at most
 STAGED_PLANE_CYCLES = 80  # fixed cycles per plane that goes through the staging tile
 STRIDED_CYCLES = 0.35  # cycles per element of a plane with strided pixels: to load and to store
 CHANNELS = 64  # channels of a work item at most
-TAP_CYCLES = 0.6  # cycles per vector of pixels and tap
+TAP_CYCLES = 0.75  # cycles per vector of pixels and tap
+PHASE_CYCLES = 0.35  # cycles per element of a row that is split into the phases of stride 2
 VECTOR_CYCLES = 3  # fixed cycles per vector of pixels: loop ends and clamp
 CALL_CYCLES = 30  # fixed cycles per plane: the call of a microkernel
 
@@ -91,8 +92,7 @@ class PlanarDepthwise(KernelMethod):
         if reason:
             yield Refusal(cls.name, reason)
             return
-        found = geometries(view, arch, request.near)
-        costs = priced(found, lambda g: estimate(view, arch, g), view, request.near)
+        costs = tilings(view, arch, request.near)
         yield from ranked(cls(), "depthwise", problem, view, arch, costs, request)
 
     def layout(self, c: Candidate) -> PlanarDepthwiseLayout:
@@ -109,9 +109,7 @@ class PlanarDepthwise(KernelMethod):
 
     def packed(self, c: Candidate) -> PackedOrder:
         """The taps of one filter after another."""
-        problem = c.problem
-        key = ("depthwise planes", problem.K, problem.kernel, problem.dtype)
-        return PackedOrder(key, c.layout.packed_bytes)
+        return packed_planes(c)
 
     def loads(self, c: Candidate) -> list[Load]:
         """The loads of x; filters are gathered channel by channel, not by loads of the schedule."""
@@ -131,6 +129,12 @@ class PlanarDepthwise(KernelMethod):
             "work items": f"{count(schedule.tile_count(g), 'tile')} x {count(chunks, 'chunk')} of "
             f"{count(c.chunk, 'channel')}",
         }
+
+
+def packed_planes(c: Candidate) -> PackedOrder:
+    """The order of filters whose taps follow one another, channel by channel."""
+    key = ("depthwise planes", c.problem.K, c.problem.kernel, c.problem.dtype)
+    return PackedOrder(key, c.layout.packed_bytes)
 
 
 def pixel_step(problem: Problem) -> int:
@@ -157,6 +161,14 @@ def refusal(problem: Problem, arch: CpuArch, request: Request) -> str:
     return ""
 
 
+def tilings(
+    view: Problem, arch: CpuArch, near: Near | None = None
+) -> list[tuple[Estimate, Geometry]]:
+    """Tilings of `view`, each with its estimate; with `near`, the one most like it."""
+    found = geometries(view, arch, near)
+    return priced(found, lambda g: estimate(view, arch, g), view, near)
+
+
 def geometries(problem: Problem, arch: CpuArch, near: Near | None = None) -> list[Geometry]:
     """Tilings of one channel and image into rows whose input fits its share of L1."""
     _, p, q = problem.output
@@ -180,6 +192,8 @@ def estimate(problem: Problem, arch: CpuArch, g: Geometry) -> Estimate:
     multiply = vectors * (schedule.taps(g) * TAP_CYCLES + VECTOR_CYCLES) + CALL_CYCLES
     elements = buffer_bytes(g, problem.itemsize) / problem.itemsize
     load = schedule.image_rows(g) * PLANE_ROW_CYCLES + elements * COPY_CYCLES
+    if g.phases_w > 1:
+        load += elements * PHASE_CYCLES
     step = pixel_step(problem)
     if step > 1:
         load += elements * step * STRIDED_CYCLES

@@ -25,6 +25,7 @@ from implicit_conv.cpu.methods.gemm import Gemm
 from implicit_conv.cpu.methods.im2col import Im2col
 from implicit_conv.cpu.methods.planar_depthwise import PlanarDepthwise
 from implicit_conv.cpu.methods.planar_gemm import PlanarGemm
+from implicit_conv.cpu.methods.shifted_rows import ShiftedRows
 from implicit_conv.cpu.methods.small_groups import SmallGroups
 from implicit_conv.cpu.methods.transposed_gemm import TransposedGemm
 from implicit_conv.cpu.methods.window_gemm import WindowGemm
@@ -42,6 +43,7 @@ from implicit_conv.problem.problem import Problem
 # another order are refused.
 METHODS: tuple[type[Method], ...] = (
     PlanarDepthwise,
+    ShiftedRows,
     Depthwise,
     Gemm,
     WindowGemm,

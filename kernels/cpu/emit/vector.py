@@ -251,6 +251,17 @@ class Emitter:
         kind = ir.FunctionType(value.type, [value.type])
         return self.builder.call(ir.InlineAsm(kind, "", "=r,0"), [value])
 
+    def in_order(self, values: list[ir.Value]) -> list[ir.Value]:
+        """The vectors, of which LLVM computes all before what follows from any of them."""
+        kinds, register = [value.type for value in values], "w" if self.arm else "v"
+        constraints = [*[f"={register}"] * len(kinds), *map(str, range(len(kinds)))]
+        result = ir.LiteralStructType(kinds) if len(kinds) > 1 else kinds[0]
+        code = ir.InlineAsm(ir.FunctionType(result, kinds), "", ",".join(constraints))
+        found = self.builder.call(code, values)
+        if len(kinds) == 1:
+            return [found]
+        return [self.builder.extract_value(found, i) for i in range(len(kinds))]
+
     def loop(
         self,
         count: ir.Value,

@@ -42,7 +42,8 @@ FINISH = REDUCE_SUMS + 1  # [scale][activation][residual]: parts that finish sum
 STRIDED_ROWS = FINISH + SCALES * 2 * ACTIVATIONS  # depthwise gradients: all stride phases of rows
 FOLD_INSIDE = STRIDED_ROWS + 1  # folds: adds windows within a row
 FOLD_EDGE = FOLD_INSIDE + 1  # folds: adds windows at the ends of a row
-SLOTS = FOLD_EDGE + 1
+SHIFTED_ROWS = FOLD_EDGE + 1  # [vectors of the last register tile]: depthwise, planes in place
+SLOTS = SHIFTED_ROWS + HEIGHTS
 
 
 def microkernel_slot(vectors: int, groups: int, inner: int) -> int:
