@@ -79,22 +79,22 @@ class Binding(NamedTuple):
 
 
 class RepeatedCall(NamedTuple):
-    """A call that was made, and can be made again without other checks than `differing`.
+    """A call that was made, and can be made again without other checks than its own.
 
     Attributes
     ----------
     key : tuple or None
         That of the packed filter; None for a plain one.
-    differing : function of (x, w, bias, residual, out)
-        The place, from 1 on, of the first array that is not stored like that of the first call, or
-        cannot be read and written in place; 0 if there is none. `w` are the panels of a packed
-        filter; bias, residual and out may be None.
+    again : function of (x, w, bias, residual, out, filter)
+        The result; None if an array is not stored like that of the first call, or cannot be read
+        and written in place. `w` are the panels of a packed filter, and otherwise the filter
+        itself; bias, residual and out may be None.
     call : function of (x, w, bias, out, residual)
-        `w` is a filter, or the operand of a packed one.
+        The result, without checks; `w` is a filter, or the operand of a packed one.
     """
 
     key: tuple[object, ...] | None
-    differing: Callable[..., int]
+    again: Callable[..., Any]
     call: Callable[..., Any]
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from implicit_conv.kernels.cpu.runtime.active_threads import starter
 from implicit_conv.kernels.cpu.runtime.code import python_code
-from implicit_conv.kernels.cpu.runtime.launch import starter
 
 
 class Runner:
