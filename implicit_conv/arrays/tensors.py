@@ -128,13 +128,19 @@ def repeated_tensors(
     call = engine.ready(Binding(image.strides, strides, y.strides, biased=bias is not None))
     if not getattr(call, "takes_addresses", False):
         return None
-    made = TensorCall(call, y)
+    return RepeatedTensors(w.key if packed else None, TensorCall(call, y), key)
 
-    def again(x: Any, read: Any, bias: Any, residual: Any, out: Any, w: Any) -> Any:
+
+class RepeatedTensors(RepeatedCall):
+    """A call of tensors that has been made before, with tensors of a key."""
+
+    def __init__(self, key: Any, call: Any, tensors: tuple[Any, ...]) -> None:
+        super().__init__(key, call)
+        self._tensors = tensors
+
+    def again(self, x: Any, read: Any, bias: Any, residual: Any, out: Any, w: Any) -> Any:
         """The result for tensors of the key; see `RepeatedCall`."""
         plain, added = w is read, residual is not None or out is not None
-        if added or tensor_key(x, w if plain else None, bias) != key:
+        if added or tensor_key(x, w if plain else None, bias) != self._tensors:
             return None
-        return made(x, w if plain else w.operand, bias)
-
-    return RepeatedCall(w.key if packed else None, again, made)
+        return self.call(x, w if plain else w.operand, bias)

@@ -294,9 +294,9 @@ class Plan:
         packed = hasattr(type(w), "key")  # only filters packed for the CPU have one
         read, key = (filters.panels, filters.key) if packed else (w, None)
         if scale is None:
-            for known, again, _ in self._calls:
-                if known is key or known == key:
-                    found = again(x, read, bias, residual, out, w)
+            for call in self._calls:
+                if call.key is key or call.key == key:
+                    found = call.again(x, read, bias, residual, out, w)
                     if found is not None:
                         return found  # type: ignore[no-any-return]
         operands = first, second = self.engine.operands(x, w)

@@ -39,7 +39,7 @@ from implicit_conv.arrays.integers import (
 from implicit_conv.cache import cached_property, keep_call
 from implicit_conv.cpu.run.call import Call
 from implicit_conv.cpu.run.packed import PackedFilter, PackedParts
-from implicit_conv.cpu.run.repeated import again
+from implicit_conv.cpu.run.repeated import RepeatedArrays
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
 from implicit_conv.kernels.cpu.runtime.same_arrays import Record, can_record
 from implicit_conv.kernels.preparation import imports
@@ -244,9 +244,11 @@ class Runner(ABC):
         stored = y.dtype == self.y_dtype and can_record(*recorded)
         if residual is not None:
             stored = stored and residual.dtype == self.residual_dtype
-        record = Record(*recorded) if stored else None
-        differing = None if record is None else record.comparison()
-        if record is None or differing is None or differing(*recorded):
+        if not stored:
+            return None
+        record = Record(*recorded)
+        differing = record.comparison()
+        if differing is None or differing(*recorded):
             return None
         call = self.ready(
             Binding(
@@ -257,10 +259,7 @@ class Runner(ABC):
                 biased=bias is not None,
             )
         )
-        if call is None:
-            return None
-        operand = w if key is None else w.operand
-        return RepeatedCall(key, again(call, record, differing, recorded, operand, y), call)
+        return None if call is None else RepeatedArrays(key, call, record, differing)
 
     def ready(self, binding: Binding) -> Call | None:
         """The call that `run` makes for these strides; None if `run` does more than that call."""

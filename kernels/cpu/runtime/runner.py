@@ -27,4 +27,4 @@ class Runner:
         bias at 0 is none. False if there is no memory for it, or where compiled code cannot start
         the threads that it has.
         """
-        return bool(self._run(self._place, program, x, w, bias, y, starter()))
+        return bool(self._run(self._place, program, x, w, bias, 0, y, starter()))

@@ -74,7 +74,7 @@ def again(owner: int, objects: int, count: int) -> int:
     paused = memory.read(blocks + WORD * PAUSED) != 0
     if not paused and differing(state + WORD * RECORD, x, w, bias, residual, out) == 0:
         y = result(state, out)
-        if y == 0 or run(state, blocks, x, w, bias, y):
+        if y == 0 or run(state, blocks, x, w, bias, residual, y):
             return y
         _drop(y)
     none = memory.read(state + WORD * NONE)
@@ -82,7 +82,7 @@ def again(owner: int, objects: int, count: int) -> int:
     return none
 
 
-def run(state: int, blocks: int, x: int, w: int, bias: int, y: int) -> bool:
+def run(state: int, blocks: int, x: int, w: int, bias: int, residual: int, y: int) -> bool:
     """Run the program on arrays, whose callers hold them; False if it cannot be run."""
     threads = memory.read(state + WORD * THREADS)
     starter = memory.read(threads + BORROWED_STARTER)
@@ -90,9 +90,9 @@ def run(state: int, blocks: int, x: int, w: int, bias: int, y: int) -> bool:
         starter = memory.read(threads + OWN_STARTER)
     program = memory.read(state + WORD * PROGRAM)
     read, filters, sums = data(state, x), data(state, w), data(state, bias)
-    to = data(state, y)
+    added, to = data(state, residual), data(state, y)
     thread = _release()
-    done = run_in_block(blocks, program, read, filters, sums, to, starter)
+    done = run_in_block(blocks, program, read, filters, sums, added, to, starter)
     _acquire(thread)
     return done
 
