@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
@@ -78,24 +79,25 @@ class Binding(NamedTuple):
     scaled: bool = False
 
 
-class RepeatedCall(NamedTuple):
-    """A call that was made, and can be made again without other checks than `differing`.
+class RepeatedCall(ABC):
+    """A call that was made, and can be made again without other checks than its own.
 
     Attributes
     ----------
     key : tuple or None
         That of the packed filter; None for a plain one.
-    differing : function of (x, w, bias, residual, out)
-        The place, from 1 on, of the first array that is not stored like that of the first call, or
-        cannot be read and written in place; 0 if there is none. `w` are the panels of a packed
-        filter; bias, residual and out may be None.
     call : function of (x, w, bias, out, residual)
-        `w` is a filter, or the operand of a packed one.
+        The result, without checks; `w` is a filter, or the operand of a packed one.
     """
 
-    key: tuple[object, ...] | None
-    differing: Callable[..., int]
-    call: Callable[..., Any]
+    def __init__(self, key: tuple[object, ...] | None, call: Callable[..., Any]) -> None:
+        self.key, self.call = key, call
+
+    @abstractmethod
+    def again(self, x: Any, read: Any, bias: Any, residual: Any, out: Any, w: Any) -> Any:
+        """The result; None if an array is not stored like that of the first call, or cannot be read
+        and written in place. `read` are the panels of a packed filter `w`, or else `w` itself.
+        """
 
 
 @functools.cache

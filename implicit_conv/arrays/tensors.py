@@ -128,11 +128,19 @@ def repeated_tensors(
     call = engine.ready(Binding(image.strides, strides, y.strides, biased=bias is not None))
     if not getattr(call, "takes_addresses", False):
         return None
-    differing = functools.partial(_differing, key)
-    return RepeatedCall(w.key if packed else None, differing, TensorCall(call, y))
+    return RepeatedTensors(w.key if packed else None, TensorCall(call, y), key)
 
 
-def _differing(key: tuple[Any, ...], x: Any, w: Any, bias: Any, residual: Any, out: Any) -> int:
-    """Whether something else is given than tensors of this key; `w` may be panels of a filter."""
-    filters = None if type(w) is np.ndarray else w
-    return residual is not None or out is not None or tensor_key(x, filters, bias) != key
+class RepeatedTensors(RepeatedCall):
+    """A call of tensors that has been made before, with tensors of a key."""
+
+    def __init__(self, key: Any, call: Any, tensors: tuple[Any, ...]) -> None:
+        super().__init__(key, call)
+        self._tensors = tensors
+
+    def again(self, x: Any, read: Any, bias: Any, residual: Any, out: Any, w: Any) -> Any:
+        """The result for tensors of the key; see `RepeatedCall`."""
+        plain, added = w is read, residual is not None or out is not None
+        if added or tensor_key(x, w if plain else None, bias) != self._tensors:
+            return None
+        return self.call(x, w if plain else w.operand, bias)

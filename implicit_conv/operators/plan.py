@@ -294,10 +294,11 @@ class Plan:
         packed = hasattr(type(w), "key")  # only filters packed for the CPU have one
         read, key = (filters.panels, filters.key) if packed else (w, None)
         if scale is None:
-            for known, differing, call in self._calls:
-                if (known is key or known == key) and not differing(x, read, bias, residual, out):
-                    operand = filters.operand if packed else w
-                    return call(x, operand, bias, out, residual)  # type: ignore[no-any-return]
+            for call in self._calls:
+                if call.key is key or call.key == key:
+                    found = call.again(x, read, bias, residual, out, w)
+                    if found is not None:
+                        return found  # type: ignore[no-any-return]
         operands = first, second = self.engine.operands(x, w)
         y: Any = self.engine.run(first, second, bias, residual, out, scale)
         if scale is None:

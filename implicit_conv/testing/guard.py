@@ -11,7 +11,6 @@ import contextlib
 import copy
 import ctypes
 import functools
-import importlib
 import itertools
 import mmap
 import os
@@ -26,7 +25,7 @@ from implicit_conv.cpu.run import call
 from implicit_conv.kernels.cpu import operator
 from implicit_conv.kernels.cpu.images import operator as image_operator
 from implicit_conv.kernels.cpu.rank import operator as rank_operator
-from implicit_conv.kernels.cpu.runtime import launch, pool
+from implicit_conv.kernels.cpu.runtime import launch, pool, repeated
 from implicit_conv.kernels.cpu.runtime.call import BLOB, WORDS
 from implicit_conv.testing import Array
 
@@ -84,6 +83,7 @@ def guarded(side: str) -> Iterator[Callable[[Array], None]]:
             (launch.Launch, "run", blocks.run),
         ):
             stack.enter_context(mock.patch.object(place, name, other))
+        stack.enter_context(repeated.paused())  # compiled code takes its own memory
         before = _set_handler(_handler(side == "end"))
         stack.callback(_set_handler, before)
         yield _seal
@@ -232,9 +232,7 @@ def _functions() -> tuple[Any, ...]:
 
 def _set_handler(handler: Any) -> Any:
     """Have numpy take the memory of new arrays of this thread from a handler; return the last."""
-    package = "numpy._core" if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else "numpy.core"
-    table = importlib.import_module(f"{package}.multiarray")._ARRAY_API
-    address = _python("PyCapsule_GetPointer", _SIZE, ctypes.py_object, ctypes.c_char_p)
-    functions = ctypes.cast(address(table, None), ctypes.POINTER(_SIZE))
-    set_handler = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(functions[SET_HANDLER])
+    set_handler = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(
+        repeated.numpy_function(SET_HANDLER)
+    )
     return set_handler(handler)

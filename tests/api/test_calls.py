@@ -6,6 +6,7 @@ import pytest
 import implicit_conv as ic
 from implicit_conv import cache
 from implicit_conv.cpu.methods.transposed_gemm import TransposedGemm
+from implicit_conv.cpu.run import repeated
 from implicit_conv.testing import Case, to_nchw
 
 
@@ -15,8 +16,10 @@ def exact(case):
     return *case.arrange(x, w), case.reference(x, w)
 
 
-@pytest.fixture(autouse=True)
-def empty_caches():
+@pytest.fixture(autouse=True, params=[1, 1 << 30], ids=["compiled", "by Python"])
+def made_again(request, monkeypatch):
+    """Who makes repeated calls."""
+    monkeypatch.setattr(repeated, "OFTEN", request.param)
     ic.clear_plan_cache()
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from implicit_conv.kernels.cpu.runtime.call import WORDS
 from implicit_conv.kernels.cpu.runtime.launch import Launch
+from implicit_conv.kernels.cpu.runtime.repeated import paused
 
 # Bytes of y before an item, by the bytes of an element: no result has them. Of 16 bits it is a NaN
 # that no sum makes, since floats of 16 bits have few values.
@@ -46,6 +47,6 @@ def items_alone():
             f"first, with the axes of the launch, is {twice[0].tolist()}"
         )
 
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, paused():
         patch.setattr(Launch, "run", each)
         yield

@@ -39,6 +39,7 @@ from implicit_conv.arrays.integers import (
 from implicit_conv.cache import cached_property, keep_call
 from implicit_conv.cpu.run.call import Call
 from implicit_conv.cpu.run.packed import PackedFilter, PackedParts
+from implicit_conv.cpu.run.repeated import RepeatedArrays
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
 from implicit_conv.kernels.cpu.runtime.same_arrays import Record, can_record
 from implicit_conv.kernels.preparation import imports
@@ -243,7 +244,10 @@ class Runner(ABC):
         stored = y.dtype == self.y_dtype and can_record(*recorded)
         if residual is not None:
             stored = stored and residual.dtype == self.residual_dtype
-        differing = Record(*recorded).comparison() if stored else None
+        if not stored:
+            return None
+        record = Record(*recorded)
+        differing = record.comparison()
         if differing is None or differing(*recorded):
             return None
         call = self.ready(
@@ -255,7 +259,7 @@ class Runner(ABC):
                 biased=bias is not None,
             )
         )
-        return None if call is None else RepeatedCall(key, differing, call)
+        return None if call is None else RepeatedArrays(key, call, record, differing)
 
     def ready(self, binding: Binding) -> Call | None:
         """The call that `run` makes for these strides; None if `run` does more than that call."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array
+from implicit_conv.cpu.run.repeated import compiled_again
 from implicit_conv.errors import PlanError
 from implicit_conv.kernels.cpu.runtime.same_arrays import NAMES, Record
 
@@ -18,7 +20,7 @@ class PreparedCall:
     strides and dtypes with those that they had; see `Plan.prepare`.
     """
 
-    __slots__ = ("_arrays", "_compute", "_differing", "_filter", "out")
+    __slots__ = ("_again", "_arrays", "_compute", "_differing", "_filter", "out")
 
     def __init__(self, engine: Any, x: Any, w: Any, bias: Any, residual: Any, out: Any) -> None:
         first, second = engine.operands(x, w)
@@ -36,12 +38,15 @@ class PreparedCall:
             )
         packed = repeated.key is not None
         self.out: Array = out
-        self._arrays = x, w.panels if packed else w, None, residual, out
-        differing = Record(*self._arrays, fixed=True).comparison()
-        assert differing is not None
-        self._differing = differing
+        self._arrays = x, w.panels if packed else w, bias, residual, out
         self._filter = w  # a packed filter owns the memory at the addresses that are its operand
-        self._compute = repeated.call.prepared(x, w.operand if packed else w, bias, out, residual)
+        record, operand = Record(*self._arrays, fixed=True), w.operand if packed else w
+        differing = record.comparison()
+        assert differing is not None
+        self._differing = functools.partial(differing, *self._arrays)
+        self._compute = repeated.call.prepared(x, operand, bias, out, residual)
+        made = compiled_again(repeated.call, record, self._arrays, operand, out)
+        self._again = None if made is None else functools.partial(made, *self._arrays)
 
     def __call__(self) -> Array:
         """Compute `out` and return it.
@@ -52,11 +57,12 @@ class PreparedCall:
             An array has been resized, or has another shape, strides or dtype than before, or `out`
             is read-only now.
         """
-        place = self._differing(*self._arrays)
-        if place:
-            raise PlanError(
-                f"{NAMES[place - 1]} has been resized, or has another shape, strides, dtype or "
-                "flags than when the call was prepared; prepare it again with plan.prepare"
-            )
-        self._compute()
+        if self._again is None or self._again() is None:
+            place = self._differing()
+            if place:
+                raise PlanError(
+                    f"{NAMES[place - 1]} has been resized, or has another shape, strides, dtype or "
+                    "flags than when the call was prepared; prepare it again with plan.prepare"
+                )
+            self._compute()
         return self.out

@@ -14,12 +14,14 @@ import numpy as np
 
 from implicit_conv.kernels.cpu.runtime.pool import aligned_bytes
 
-RUNNING, CPUS, BORROWED_STARTER = 0, 8, 16  # offsets of the words at ADDRESS
+# Offsets of the words at ADDRESS; starters are 0 where there is no such team.
+RUNNING, CPUS, BORROWED_STARTER, OWN_STARTER = 0, 8, 16, 24
 # The words of a starter, by which compiled code starts a launch on threads: the memory of a team of
 # ours; of OpenMP 0, then its function that runs regions, our region, and its thread's number.
 TEAM, PARALLEL, REGION, THREAD_NUM = range(4)
 
 _words = aligned_bytes(64).view(np.int64)
+_words[:] = 0
 ADDRESS = _words.ctypes.data  # of the words, which the process has once
 
 
@@ -46,6 +48,18 @@ def running() -> int:
 def reset(cpus: int) -> None:
     """Nobody runs, on `cpus` CPUs: at the start, and in a forked child."""
     _words[RUNNING // 8], _words[CPUS // 8] = 0, cpus
+
+
+def own(starter: int) -> None:
+    """Tell compiled code the starter of our team; 0 if there is none."""
+    _words[OWN_STARTER // 8] = starter
+
+
+def starter() -> int:
+    """The address of the starter of the team in use; 0 if there is no team yet, or if compiled code
+    cannot start its threads.
+    """
+    return int(_words[BORROWED_STARTER // 8] or _words[OWN_STARTER // 8])
 
 
 reset(cpu_count())

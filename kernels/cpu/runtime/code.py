@@ -235,24 +235,26 @@ def python_code(maker: str, *arguments: Any) -> Callable[..., Any]:
         from implicit_conv.kernels.cpu.runtime.compiled.njit import python_function
 
         return python_function(wanted.make())
-    return _new(wanted, wanted.address(), None)
+    return new_function(_method(wanted, wanted.address()), None, None)
 
 
-def builtin(maker: str, owner: object) -> Callable[..., Any]:
-    """A builtin function, of code that takes its owner, the address of its arguments and their
-    number, as METH_FASTCALL says; it returns a new reference, or 0 after an error.
+def builtin(maker: str) -> Callable[[object], Callable[..., Any]]:
+    """What makes a builtin function of its owner, of code that takes the owner, the address of its
+    arguments and their number, as METH_FASTCALL says; it returns a new reference, or 0 after an
+    error.
 
     IMPLICIT_CONV_COMPILER chooses its compiler.
     """
     wanted = code(maker)
-    return _new(wanted, wanted.address(_compiler()), owner)
+    method = _method(wanted, wanted.address(_compiler()))
+    return lambda owner: new_function(method, id(owner), None)
 
 
 def _compiler() -> str:
     return NJIT if os.environ.get("IMPLICIT_CONV_COMPILER") == NJIT else TRANSLATOR
 
 
-def _new(wanted: Code, address: int, owner: object) -> Callable[..., Any]:
+def _method(wanted: Code, address: int) -> Method:
     method = Method(wanted.title.encode(), address, METH_FASTCALL, None)
     _methods.append(method)
-    return new_function(method, None if owner is None else id(owner), None)
+    return method

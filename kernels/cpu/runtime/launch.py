@@ -58,20 +58,11 @@ def team() -> Threads:
     return _teams[0] if _teams else prepare(make_once)
 
 
-def starter() -> int:
-    """The address of the starter of the team in use; 0 if there is no team yet, or if compiled code
-    cannot start its threads.
-    """
-    for borrowed in active_threads.BORROWED:
-        return borrowed.starter
-    return getattr(_teams[0], "starter", 0) if _teams else 0
-
-
 def starter_for(threads: int) -> int:
     """The `starter` of a launch on so many threads, for which a forked child makes a team."""
     if threads > 1:
         team()
-    return starter()
+    return active_threads.starter()
 
 
 def make_once() -> Threads:
@@ -79,6 +70,7 @@ def make_once() -> Threads:
     if not _teams:
         checkpoint()  # helpers live as long as the process, so none may be made in vain
         _teams.append(make_team())
+        active_threads.own(getattr(_teams[0], "starter", 0))  # others have none
     return _teams[0]
 
 
@@ -86,6 +78,7 @@ def _after_fork() -> None:
     """The child has none of its parent's threads, but the one that forked."""
     _teams.clear()
     active_threads.use(None)
+    active_threads.own(0)
     active_threads.reset(active_threads.cpu_count())
 
 

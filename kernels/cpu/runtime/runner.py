@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from implicit_conv.kernels.cpu.runtime.active_threads import starter
 from implicit_conv.kernels.cpu.runtime.code import python_code
-from implicit_conv.kernels.cpu.runtime.launch import starter
 
 
 class Runner:
@@ -27,4 +27,4 @@ class Runner:
         bias at 0 is none. False if there is no memory for it, or where compiled code cannot start
         the threads that it has.
         """
-        return bool(self._run(self._place, program, x, w, bias, y, starter()))
+        return bool(self._run(self._place, program, x, w, bias, 0, y, starter()))

@@ -115,11 +115,11 @@ class TorchCalls:
         self._entries = dict[tuple[int, ...], Any]()
         self._lock = threading.Lock()
         self.function: Callable[..., Any] = builtin(
-            ".runtime.compiled.torch_calls:make_convolution", self._state
-        )
+            ".runtime.compiled.torch_calls:make_convolution"
+        )(self._state)
         self.describe: Callable[..., bytes] = builtin(
-            ".runtime.compiled.torch_calls:make_describe", self._state
-        )
+            ".runtime.compiled.torch_calls:make_describe"
+        )(self._state)
 
     def __len__(self) -> int:
         return len(self._entries)

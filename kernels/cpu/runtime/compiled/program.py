@@ -5,7 +5,7 @@ from __future__ import annotations
 from implicit_conv.kernels.cpu.emit import atomic, memory
 from implicit_conv.kernels.cpu.emit.internals import types
 from implicit_conv.kernels.cpu.runtime.active_threads import TEAM
-from implicit_conv.kernels.cpu.runtime.call import BIAS
+from implicit_conv.kernels.cpu.runtime.call import BIAS, RESIDUAL
 from implicit_conv.kernels.cpu.runtime.compiled.entry import run_counted, start
 from implicit_conv.kernels.cpu.runtime.compiled.region import launch as region_launch
 from implicit_conv.kernels.cpu.runtime.compiled.source import INT, Source, for_python
@@ -73,7 +73,7 @@ def run_on_threads(starter: int, entry: int, blob: int, threads: int) -> None:
         region_launch(starter, entry, blob, threads)
 
 
-def run_step(step: int, places: int, bias: int, scratch: int, starter: int) -> None:
+def run_step(step: int, places: int, bias: int, residual: int, scratch: int, starter: int) -> None:
     """Run one step; its scratch memory begins at `scratch`."""
     blob, entry = memory.read(step + WORD * BLOB), memory.read(step + WORD * ENTRY)
     size, threads = (
@@ -90,15 +90,19 @@ def run_step(step: int, places: int, bias: int, scratch: int, starter: int) -> N
     sums = initial_sums(memory.read(step + WORD * SUMS), bias, memory.read(places + WORD * ROOM))
     if sums != 0:
         memory.write(filled + WORD * BIAS, sums)
+    if residual != 0:
+        memory.write(filled + WORD * RESIDUAL, residual)
     if threads == 1:
         run_counted(entry, filled, 0)
     else:
         run_on_threads(starter, entry, filled, threads)
 
 
-def run_program(program: int, x: int, w: int, bias: int, y: int, block: int, starter: int) -> None:
-    """Run all steps on x, w, the bias, which is 0 if there is none, and y. `block` has BLOCK_BYTES,
-    and begins on a cache line.
+def run_program(
+    program: int, x: int, w: int, bias: int, residual: int, y: int, block: int, starter: int
+) -> None:
+    """Run all steps on x, w, the bias and the residual, which are 0 if there is none, and y; only a
+    program of one step has a residual. `block` has BLOCK_BYTES, and begins on a cache line.
     """
     places = memory.stack(64)
     memory.write(places + WORD * NOTHING, 0)
@@ -109,7 +113,7 @@ def run_program(program: int, x: int, w: int, bias: int, y: int, block: int, sta
     scratch = block + memory.read(program + WORD * ROOM_BYTES)
     step = program + WORD * HEADER
     for _ in range(memory.read(program + WORD * STEPS)):
-        run_step(step, places, bias, scratch, starter)
+        run_step(step, places, bias, residual, scratch, starter)
         step += WORD * STEP
 
 
@@ -122,7 +126,7 @@ def size_class(size: int) -> int:
 
 
 def run_in_block(
-    blocks: int, program: int, x: int, w: int, bias: int, y: int, starter: int
+    blocks: int, program: int, x: int, w: int, bias: int, residual: int, y: int, starter: int
 ) -> bool:
     """Run a program; False if there is no memory for it, or a `starter` of 0 where it has several
     threads.
@@ -140,12 +144,12 @@ def run_in_block(
         if block == 0:
             return False
     aligned = (block + LINE - 1) // LINE * LINE
-    run_program(program, x, w, bias, y, aligned, starter)
+    run_program(program, x, w, bias, residual, y, aligned, starter)
     if number > LARGEST_KEPT or not atomic.swap(slot, 0, block):
         _free(block)
     return True
 
 
 def make_run() -> Source:
-    """run(blocks, program, x, w, bias, y, starter): see `run_in_block`."""
-    return for_python(INT(*[INT] * 7), run_in_block)
+    """run(blocks, program, x, w, bias, residual, y, starter): see `run_in_block`."""
+    return for_python(INT(*[INT] * 8), run_in_block)

@@ -51,10 +51,10 @@ def make_differing() -> Source:
     """differing(record, x, w, bias, residual, out): the place, from 1 on, of the first array that
     is not stored as the record says, or shares memory with `out`; 0 if there is none.
     """
-    return for_python_locked(INT(ARRAY, *[OBJECT] * 5), _differing)
+    return for_python_locked(INT(ARRAY, *[OBJECT] * 5), differing)
 
 
-def _differing(record: Any, x: int, w: int, bias: int, residual: int, out: int) -> int:
+def differing(record: Any, x: int, w: int, bias: int, residual: int, out: int) -> int:
     last = record + 4 * WORD * SLOT_WORDS
     if not _stored_alike(last, out):
         return 5

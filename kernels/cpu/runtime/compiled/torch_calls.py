@@ -305,7 +305,7 @@ def run_entry(state: int, entry: int, objects: int) -> int:
         to = told(state, DATA, y)
     if to > 0:
         thread = _release()
-        done = run_in_block(state + WORD * BLOCKS, program, x, w, sums, to, starter)
+        done = run_in_block(state + WORD * BLOCKS, program, x, w, sums, 0, to, starter)
         _acquire(thread)
     if done:
         return y

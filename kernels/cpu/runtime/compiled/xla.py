@@ -131,7 +131,7 @@ def run_frame(frame: int, state: int) -> int:
     x, w = memory.read(x + BUFFER_DATA), memory.read(w + BUFFER_DATA)
     y = memory.read(y + BUFFER_DATA)
     program, starter = memory.read(record + WORD * PROGRAM), memory.read(state + WORD * STARTER)
-    if not run_in_block(state + WORD * BLOCKS, program, x, w, 0, y, starter):
+    if not run_in_block(state + WORD * BLOCKS, program, x, w, 0, 0, y, starter):
         return error(frame, memory.read(state + WORD * MEMORY_MESSAGE), RESOURCE_EXHAUSTED)
     return 0
 

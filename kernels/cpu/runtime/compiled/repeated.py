@@ -1,0 +1,102 @@
+"""A repeated call, from objects of Python to its result, with the GIL but while a program runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from implicit_conv.kernels.cpu.emit import memory
+from implicit_conv.kernels.cpu.emit.internals import intrinsic, ir, types
+from implicit_conv.kernels.cpu.emit.vector import I32, I64, Intrinsic, Values
+from implicit_conv.kernels.cpu.runtime.active_threads import BORROWED_STARTER, OWN_STARTER
+from implicit_conv.kernels.cpu.runtime.compiled.program import run_in_block
+from implicit_conv.kernels.cpu.runtime.compiled.source import CALL, INT, Source, of_function
+from implicit_conv.kernels.cpu.runtime.compiled.start import differing
+from implicit_conv.kernels.cpu.runtime.repeated import (
+    AXES,
+    BLOCKS,
+    DTYPE,
+    NEW,
+    NONE,
+    PAUSED,
+    PROGRAM,
+    RECORD,
+    SHAPE,
+    THREADS,
+)
+from implicit_conv.kernels.cpu.runtime.same_arrays import FIELDS
+
+WORD = 8  # bytes
+ITEMS = FIELDS.data + WORD  # offset of the items of a tuple
+
+_hold = types.ExternalFunction("Py_IncRef", INT(INT))  # whose result is void
+_drop = types.ExternalFunction("Py_DecRef", INT(INT))
+_release = types.ExternalFunction("PyEval_SaveThread", INT())
+_acquire = types.ExternalFunction("PyEval_RestoreThread", INT(INT))
+
+
+@intrinsic
+def _new(typingctx: Any, function: Any, axes: Any, shape: Any, dtype: Any) -> Intrinsic:
+    """``PyObject *PyArray_Empty(int axes, npy_intp *shape, PyArray_Descr *dtype, int fortran)``."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
+        kind = ir.FunctionType(I64, [I32, I64, I64, I32])
+        axes, zero = builder.trunc(args[1], I32), ir.Constant(I32, 0)
+        function = builder.inttoptr(args[0], kind.as_pointer())
+        return builder.call(function, [axes, args[2], args[3], zero])
+
+    return INT(INT, INT, INT, INT), codegen
+
+
+def result(state: int, out: int) -> int:
+    """A new reference to `out`, or a new array; 0 after an error."""
+    if out != memory.read(state + WORD * NONE):
+        _hold(out)
+        return out
+    dtype = memory.read(state + WORD * DTYPE)
+    _hold(dtype)  # which numpy takes over
+    axes = memory.read(state + WORD * AXES)
+    return _new(memory.read(state + WORD * NEW), axes, state + WORD * SHAPE, dtype)
+
+
+def data(state: int, array: int) -> int:
+    """The address of the elements of an array; 0 of None."""
+    if array == memory.read(state + WORD * NONE):
+        return 0
+    return memory.read(array + FIELDS.data)
+
+
+def again(owner: int, objects: int, count: int) -> int:
+    """The result of a call, a new reference to an array or to None; 0 after an error."""
+    state = memory.read(memory.read(owner + ITEMS) + FIELDS.data)
+    x, w = memory.read(objects), memory.read(objects + WORD)
+    bias, residual = memory.read(objects + 2 * WORD), memory.read(objects + 3 * WORD)
+    out, blocks = memory.read(objects + 4 * WORD), memory.read(state + WORD * BLOCKS)
+    paused = memory.read(blocks + WORD * PAUSED) != 0
+    if not paused and differing(state + WORD * RECORD, x, w, bias, residual, out) == 0:
+        y = result(state, out)
+        if y == 0 or run(state, blocks, x, w, bias, residual, y):
+            return y
+        _drop(y)
+    none = memory.read(state + WORD * NONE)
+    _hold(none)
+    return none
+
+
+def run(state: int, blocks: int, x: int, w: int, bias: int, residual: int, y: int) -> bool:
+    """Run the program on arrays, whose callers hold them; False if it cannot be run."""
+    threads = memory.read(state + WORD * THREADS)
+    starter = memory.read(threads + BORROWED_STARTER)
+    if starter == 0:
+        starter = memory.read(threads + OWN_STARTER)
+    program = memory.read(state + WORD * PROGRAM)
+    read, filters, sums = data(state, x), data(state, w), data(state, bias)
+    added, to = data(state, residual), data(state, y)
+    thread = _release()
+    done = run_in_block(blocks, program, read, filters, sums, added, to, starter)
+    _acquire(thread)
+    return done
+
+
+def make_again() -> Source:
+    """again(x, w, bias, residual, out, ...): see `repeated.again`."""
+    return of_function(CALL, again)

@@ -1,0 +1,78 @@
+"""Repeated calls that run without a function of Python: compiled code compares the arrays with
+those of the call that was made before, makes the result, and runs a program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from implicit_conv.kernels.cpu.runtime import active_threads
+from implicit_conv.kernels.cpu.runtime.code import builtin
+from implicit_conv.kernels.cpu.runtime.program import BLOCK_BYTES, MOST_THREADS, Program
+from implicit_conv.kernels.cpu.runtime.same_arrays import RANK, Record
+
+# Words of the state of a repeated call; then come the dimensions of a new result, and the record.
+PROGRAM, BLOCKS, THREADS, NONE, NEW, DTYPE, AXES, SHAPE = range(8)
+RECORD = SHAPE + RANK
+PAUSED = 0  # word of the blocks: where it is not 0, all calls are for Python
+# The exponent of the most bytes that a call takes, 1 MiB. Calls with more take so long that those
+# of Python cost little, and threads that call at once would each allocate what one block lacks.
+LARGEST = 20
+EMPTY = 184  # the place of PyArray_Empty in the table of numpy's C interface
+
+_of_owner = builtin(".runtime.compiled.repeated:make_again")
+_blocks = np.zeros(64, np.int64)  # a block of each size that no run uses
+
+
+def again(record: Record, program: Program, y: Any) -> Callable[..., Any] | None:
+    """A function of (x, w, bias, residual, out, ...): the result of the program, which is `out` or
+    a new array like `y`. It returns None if the arrays are not those of the record, or if the call
+    is for Python to make: while calls are `paused`, where there is no memory, or no team yet.
+
+    There is none if the program takes much memory, or threads that compiled code cannot start.
+    """
+    if program.words[BLOCK_BYTES] > 1 << LARGEST:
+        return None
+    if program.words[MOST_THREADS] > 1 and not active_threads.starter():
+        return None
+    words = np.zeros(RECORD + record.words.size, np.int64)
+    words[:SHAPE] = (
+        program.address,
+        _blocks.ctypes.data,
+        active_threads.ADDRESS,
+        id(None),
+        numpy_function(EMPTY),
+        id(y.dtype),
+        y.ndim,
+    )
+    words[SHAPE : SHAPE + y.ndim] = y.shape
+    words[RECORD:] = record.words.ravel()
+    return _of_owner((words, record, program, y.dtype))
+
+
+@contextlib.contextmanager
+def paused() -> Iterator[None]:
+    """In a block, Python makes all calls of this process, as if they were first ones."""
+    before = int(_blocks[PAUSED])
+    _blocks[PAUSED] = 1
+    try:
+        yield
+    finally:
+        _blocks[PAUSED] = before
+
+
+@functools.cache
+def numpy_function(place: int) -> int:
+    """The address of a function of numpy's C interface, by its place in the table."""
+    package = "numpy._core" if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else "numpy.core"
+    table = importlib.import_module(f"{package}.multiarray")._ARRAY_API
+    pointer = ctypes.PYFUNCTYPE(ctypes.c_size_t, ctypes.py_object, ctypes.c_char_p)
+    address = pointer(("PyCapsule_GetPointer", ctypes.pythonapi))(table, None)
+    return ctypes.c_size_t.from_address(address + place * ctypes.sizeof(ctypes.c_size_t)).value
