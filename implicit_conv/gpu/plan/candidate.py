@@ -32,9 +32,9 @@ UNBOUNDED = (-math.inf, math.inf)
 W_OFFSET_MAX = 31  # the largest w_offset of an im2col::w copy
 PERMUTED_OFFSET_MAX = 255  # the largest offset of a plain im2col copy of a 4-D map
 
-# Constants of the estimate, per multiprocessor: orders of magnitude from data sheets. On an H100
-# the kernel of the least estimate took at most 1.06 times as long as the fastest, over the layers of
-# ResNet-50 and eight of narrow groups, 1.01 times in the mean.
+# Constants of the estimate, per multiprocessor: orders of magnitude from data sheets. On an H100 a
+# kernel of the least estimate took at most 1.06 times as long as the fastest, and 1.01 times in the
+# mean, over the layers of ResNet-50 and eight of narrow groups.
 L2_BYTES_PER_CYCLE = 48
 COPY_CYCLES = {"tma": 0.0, "cp_async": 4.0, "elements": 40.0}  # of a warp, to issue 16 bytes
 COPY_WARPS = 4  # warps that issue copies at the same time, where threads compute addresses
