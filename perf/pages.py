@@ -50,7 +50,7 @@ pip install '.[torch,rivals]'
 python -m perf race -o races
 ```
 
-It takes some 90 minutes; `--suite resnet50` some 15."""
+It takes some 75 minutes; `--suite resnet50` some 12."""
 
 TABLE = """\
 ## Networks and machines

@@ -42,9 +42,8 @@ if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operator
 
 TAPS = 64  # taps of a filter at most, which kernels unroll for each vector of a register tile
-# Vectors of sums of a register tile at most, for rows that fit in a vector and for longer ones;
-# they share rows of x.
-SHORT_VECTORS, LONG_VECTORS = 7, 4
+# Vectors of sums of a register tile at most, which share rows of x, with 32 registers and with 16.
+MANY_VECTORS, FEW_VECTORS = 7, 4
 TILE_ROWS = (16, 64, 1 << 20)  # output rows of a load tile: choices
 
 
@@ -56,7 +55,7 @@ class Cost(NamedTuple):
 
 
 # Measured on an EPYC 9004 (Zen 4, AVX-512), one thread, 2026-11, on planes of 5 to 112 rows.
-SHORT, LONG, STRIDED = Cost(0.75, 3), Cost(1.1, 3), Cost(1.3, 8)  # the last one with stride 2
+SHORT, LONG, STRIDED = Cost(0.75, 3), Cost(1.0, 3), Cost(1.3, 8)  # the last one with stride 2
 TILE_CYCLES = 20  # fixed cycles per channel and load tile
 
 
@@ -167,9 +166,7 @@ def geometries(problem: Problem, arch: CpuArch, near: Near | None = None) -> lis
     choices = TILE_ROWS if near is None else at_least(TILE_ROWS, near.geometry.tile_p)
     whole = geometry(problem, tile=(1, p, q), tile_m=1, tile_c=1, tile_k=1)
     short = short_rows(whole, lanes)
-    most = SHORT_VECTORS if short else LONG_VECTORS
-    if 2 * arch.tile_pixels <= 16:
-        most = LONG_VECTORS
+    most = MANY_VECTORS if 2 * arch.tile_pixels > 16 else FEW_VECTORS
     found = []
     for rows in sorted({balanced(p, rows) for rows in choices}):
         vectors = int(schedule.ceil_div(rows, 2 if short and short.pair else 1))

@@ -5,11 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from implicit_conv import plan_conv2d
 from implicit_conv.cpu.candidates.candidate import Refusal, Request
 from implicit_conv.cpu.candidates.problem_views import spatial
 from implicit_conv.cpu.engines.executed_loads import executed_loads
-from implicit_conv.cpu.machine.arch import cpu_arch
+from implicit_conv.cpu.machine.arch import CpuArch, cpu_arch
 from implicit_conv.cpu.methods.shifted_rows import ShiftedRows
 from implicit_conv.testing import Case, plan_of
 
@@ -128,14 +127,14 @@ def test_refusals(changes, reason):
     assert isinstance(found, Refusal) and reason in found.reason
 
 
-def test_mobilenet_layers_are_read_in_place(monkeypatch):
+@pytest.mark.parametrize(
+    ("channels", "size", "stride"), [(96, 112, 2), (144, 56, 1), (384, 14, 1), (960, 7, 1)]
+)
+def test_mobilenet_layers_are_read_in_place(monkeypatch, channels, size, stride):
     """Without force; precision "strict" has another order of sums."""
     monkeypatch.undo()
-    for channels, size, stride in (96, 112, 2), (144, 56, 1), (384, 14, 1), (960, 7, 1):
-        shape, options = (1, channels, size, size), {"padding": 1, "groups": channels}
-        for precision in "standard", "strict":
-            planned = plan_conv2d(
-                shape, (channels, 1, 3, 3), stride=stride, precision=precision, **options
-            )
-            best = planned.engine.best.method
-            assert isinstance(best, ShiftedRows) == (precision == "standard")
+    arch = CpuArch(512, True, 32 << 10, 1 << 20, 1, 14)
+    case = replace(CASE, N=1, groups=channels, size=(size, size), stride=(stride, stride))
+    for precision in "standard", "strict":
+        best = plan_of(case, arch, precision=precision).engine.best.method
+        assert isinstance(best, ShiftedRows) == (precision == "standard")
