@@ -140,7 +140,7 @@ def medians(row: dict[str, Any]) -> list[list[float]]:
     """Seconds of the calls of a burst, by their place: on one thread, and on several."""
     return [
         [median(place) for place in zip(*timing["calls"], strict=True)]
-        for _, timing in sorted(row["timings"].items(), key=lambda item: int(item[0]))
+        for _, timing in sorted(row["timings"].items())
     ]
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from implicit_conv.arrays.arrays import Array, RepeatedCall
 from implicit_conv.errors import PlanError
 from implicit_conv.kernels.cpu.runtime.program import Program, Room, room_array
-from implicit_conv.kernels.preparation import imports
+from implicit_conv.kernels.preparation import imports, prepare_later
 
 if TYPE_CHECKING:
     from implicit_conv.cpu.run.call import Call
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 # Calls after which compiled code makes them. What it needs takes about as long to make as 100 calls
 # take less time by it (EPYC 9004, 2026-11).
 OFTEN = 32
+MODULE = "implicit_conv.kernels.cpu.runtime.repeated"  # which loads that code
 PLACES = 1 << 60, 2 << 60, 3 << 60  # addresses that stand for those of x, w and y
 
 
@@ -32,7 +34,7 @@ class RepeatedArrays(RepeatedCall):
 
     def __init__(self, key: Any, call: Call, record: Record, differing: Callable[..., int]) -> None:
         super().__init__(key, call)
-        self._record, self._differing, self._times = record, differing, 0
+        self._record, self._differing, self._left = record, differing, OFTEN
 
     def again(self, x: Any, read: Any, bias: Any, residual: Any, out: Any, w: Any) -> Any:
         """The result; see `RepeatedCall`. A compiled function takes the place of this one."""
@@ -41,12 +43,22 @@ class RepeatedArrays(RepeatedCall):
             return None
         operand = w if w is read else w.operand
         y = self.call(x, operand, bias, out, residual)
-        self._times += 1
-        if self._times == OFTEN:
-            compiled = compiled_again(self.call, self._record, arrays, operand, y)
-            if compiled is not None:
-                self.again = compiled  # type: ignore[method-assign]
+        self._left -= 1
+        if self._left == 0:
+            self._compile(arrays, operand, y)
         return y
+
+    def _compile(self, arrays: tuple[Any, ...], operand: Any, y: Array) -> None:
+        """Have compiled code make the call. Another thread first loads that code, so that this call
+        takes no longer than others.
+        """
+        if MODULE not in sys.modules:
+            prepare_later(lambda: [_compiled()])
+            self._left = OFTEN
+            return
+        compiled = compiled_again(self.call, self._record, arrays, operand, y)
+        if compiled is not None:
+            self.again = compiled  # type: ignore[method-assign]
 
 
 def compiled_again(

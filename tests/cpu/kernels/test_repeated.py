@@ -1,6 +1,7 @@
 """Repeated calls that compiled code makes: their results, what they hold, and when Python does."""
 
 import os
+import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -37,6 +38,30 @@ def repeat(plan, *arguments, **options):
     for _ in range(2):
         plan(*arguments, **options)
     assert isinstance(plan._calls[0].again, BUILTIN)
+
+
+def test_another_thread_loads_compiled_code():
+    """A process makes many calls: none waits, and a later one is made by compiled code."""
+    code = """
+import time
+import numpy as np
+import implicit_conv as ic
+from implicit_conv.cpu.run import repeated
+from implicit_conv.kernels import preparation
+
+threads = []
+imports = repeated._compiled
+repeated._compiled = lambda: (threads.append(preparation._task()), imports())[1]
+x, w = np.ones((1, 4, 5, 5), np.float32), np.ones((4, 4, 3, 3), np.float32)
+plan = ic.plan_conv2d(x.shape, w.shape)
+deadline = time.monotonic() + 60
+plan(x, w)
+while "again" not in vars(plan._calls[0]):
+    assert (plan(x, w) == 36).all()
+    assert time.monotonic() < deadline
+assert isinstance(threads[0], preparation._Later), threads
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
