@@ -70,7 +70,7 @@ def row_maker(
     torch = _torch_with_cuda()
     arch = current_arch()
     record["machine"]["gpu"] = f"{arch.device} ({arch.target}, {arch.sms} multiprocessors)"
-    record["settings"].update(against=["torch"], dropped={})
+    record["settings"].update(against=["torch"], threads=1, dropped={})
     record["ceilings"] = ceilings(torch)
 
     def make_row(name: str, case: Case) -> dict[str, Any] | None:
