@@ -186,5 +186,5 @@ def estimate(problem: Problem, arch: CpuArch, g: Geometry) -> Estimate:
     chunk = planar_depthwise.channel_chunk(g, threads)
     items = max(1, schedule.tile_count(g) * schedule.ceil_div(g.C, chunk))
     idle = schedule.ceil_div(items, threads) * threads / items
-    cycles = schedule.tile_count(g) * g.C * tile + items * ITEM_CYCLES
-    return Estimate(cycles * idle, chunk)
+    cycles = schedule.tile_count(g) * g.C * tile * idle + threads * ITEM_CYCLES
+    return Estimate(cycles, chunk)
