@@ -8,6 +8,7 @@ some 20 us to start a primitive, and the last with OpenMP, which takes none.
 from __future__ import annotations
 
 import ctypes
+import os
 from ctypes import POINTER, Structure, byref, c_int, c_int64, c_size_t, c_uint, c_void_p
 from importlib import metadata
 from pathlib import Path
@@ -64,6 +65,13 @@ def environment(name: str, threads: int) -> dict[str, str]:
         "OCL_ICD_FILENAMES": str(path.parent / "libintelocl.so"),
         "DPCPP_CPU_NUM_CUS": str(threads),
     }
+
+
+def keep_to(threads: int) -> None:
+    """Let this process run on so many CPUs: SYCL starts a thread for each one that it may use,
+    whatever the variables say. Call it before the library is loaded.
+    """
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-threads:])
 
 
 class Library:

@@ -69,6 +69,8 @@ class Rival:
     def __init__(self, name: str, threads: int) -> None:
         self.name, self.threads = name, threads
         self.functions: list[Function] = []  # of one case; each has arrays of its own
+        if name in onednn.PACKAGES:
+            onednn.keep_to(threads)
 
     def hello(self) -> dict[str, Any]:
         """The version of the rival, and the number of threads that it was told to use."""
