@@ -56,8 +56,8 @@ def table(runs: Sequence[Record]) -> list[Overview]:
     """The rows of README's table: what the chart leaves out, at most MOST kinds of work.
 
     Those are networks with other batches, threads or dtypes, and each other operator or suite but
-    layers of one kind, on a CPU. Of each kind of work the least favourable record counts, against its
-    only rival or the fastest on each layer. If that leaves nothing, all runs count.
+    layers of one kind, on a CPU. Of each kind of work the least favourable record counts, against
+    its only rival or the fastest on each layer. If that leaves nothing, all runs count.
     """
     wanted = [record for record in runs if settings_of(record)["suite"] not in KINDS]
     wanted = [record for record in wanted if not record["machine"].get("gpu")]
