@@ -41,6 +41,7 @@ from implicit_conv.cpu.run.call import Call
 from implicit_conv.cpu.run.packed import PackedFilter, PackedParts
 from implicit_conv.cpu.run.repeated import RepeatedArrays
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
+from implicit_conv.kernels.cpu.runtime.results import new_array
 from implicit_conv.kernels.cpu.runtime.same_arrays import Record, can_record
 from implicit_conv.kernels.preparation import imports
 from implicit_conv.problem.options import ITEMSIZES
@@ -205,7 +206,7 @@ class Runner(ABC):
             and writable_directly(out, (x, read, bias, residual))
             and (residual is None or not (problem.is_integer or scale is not None))
         )
-        y = out if direct else np.empty(shape, numpy_dtype(self.y_dtype))
+        y = out if direct else new_array(shape, numpy_dtype(self.y_dtype))
         assert y is not None
         if y.size:
             binding = Binding(

@@ -17,6 +17,7 @@ from implicit_conv.arrays.integers import checked_bias
 from implicit_conv.errors import PlanError
 from implicit_conv.kernels.cpu.runtime.pool import POOL
 from implicit_conv.kernels.cpu.runtime.program import Step
+from implicit_conv.kernels.cpu.runtime.results import new_array
 from implicit_conv.problem.options import ITEMSIZES
 from implicit_conv.problem.problem import Problem
 
@@ -203,7 +204,7 @@ class Call:
             Sums of integers with the bias could overflow.
         """
         if y is None:
-            y = np.empty(self._form.y_shape, self._form.y_dtype)
+            y = new_array(self._form.y_shape, self._form.y_dtype)
         self._compute(x, w, bias, y, residual, scale)
         return y
 
@@ -299,7 +300,7 @@ class KernelCall(Call):
         elif bias is not None:
             sums = self._operator.initial_sums(self._addend(bias))
         if y is None:
-            y = np.empty(self._form.y_shape, self._form.y_dtype)
+            y = new_array(self._form.y_shape, self._form.y_dtype)
         out = y
         if self._viewed:
             x, w, out = bits(x), w if type(w) is int else bits(w), bits(y)

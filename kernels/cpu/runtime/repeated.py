@@ -15,17 +15,23 @@ import numpy as np
 
 from implicit_conv.kernels.cpu.runtime import active_threads
 from implicit_conv.kernels.cpu.runtime.code import builtin
+from implicit_conv.kernels.cpu.runtime.layout import LINE
 from implicit_conv.kernels.cpu.runtime.program import BLOCK_BYTES, MOST_THREADS, Program
+from implicit_conv.kernels.cpu.runtime.results import LEAST_BYTES
 from implicit_conv.kernels.cpu.runtime.same_arrays import RANK, Record
 
 # Words of the state of a repeated call; then come the dimensions of a new result, and the record.
-PROGRAM, BLOCKS, THREADS, NONE, NEW, DTYPE, AXES, SHAPE = range(8)
+PROGRAM, BLOCKS, THREADS, NONE, DTYPE, AXES, NEW, VIEW, KEEP, KIND, BYTE, SIZE, SHAPE = range(13)
 RECORD = SHAPE + RANK
 PAUSED = 0  # word of the blocks: where it is not 0, all calls are for Python
 # The exponent of the most bytes that a call takes, 1 MiB. Calls with more take so long that those
 # of Python cost little, and threads that call at once would each allocate what one block lacks.
 LARGEST = 20
-EMPTY = 184  # the place of PyArray_Empty in the table of numpy's C interface
+# Places of PyArray_Empty, PyArray_NewFromDescr, PyArray_SetBaseObject and PyArray_Type in the table
+# of numpy's C interface.
+EMPTY, FROM_DTYPE, SET_BASE, TYPE = 184, 94, 282, 2
+
+BYTES = np.dtype(np.uint8)
 
 _of_owner = builtin(".runtime.compiled.repeated:make_again")
 _blocks = np.zeros(64, np.int64)  # a block of each size that no run uses
@@ -48,9 +54,11 @@ def again(record: Record, program: Program, y: Any) -> Callable[..., Any] | None
         _blocks.ctypes.data,
         active_threads.ADDRESS,
         id(None),
-        numpy_function(EMPTY),
         id(y.dtype),
         y.ndim,
+        *(numpy_function(place) for place in (EMPTY, FROM_DTYPE, SET_BASE, TYPE)),
+        id(BYTES),
+        y.nbytes + LINE if y.nbytes >= LEAST_BYTES else 0,
     )
     words[SHAPE : SHAPE + y.ndim] = y.shape
     words[RECORD:] = record.words.ravel()
@@ -70,7 +78,7 @@ def paused() -> Iterator[None]:
 
 @functools.cache
 def numpy_function(place: int) -> int:
-    """The address of a function of numpy's C interface, by its place in the table."""
+    """The address of a function or type of numpy's C interface, by its place in the table."""
     package = "numpy._core" if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else "numpy.core"
     table = importlib.import_module(f"{package}.multiarray")._ARRAY_API
     pointer = ctypes.PYFUNCTYPE(ctypes.c_size_t, ctypes.py_object, ctypes.c_char_p)

@@ -11,22 +11,29 @@ from implicit_conv.kernels.cpu.runtime.active_threads import BORROWED_STARTER, O
 from implicit_conv.kernels.cpu.runtime.compiled.program import run_in_block
 from implicit_conv.kernels.cpu.runtime.compiled.source import CALL, INT, Source, of_function
 from implicit_conv.kernels.cpu.runtime.compiled.start import differing
+from implicit_conv.kernels.cpu.runtime.layout import LINE
 from implicit_conv.kernels.cpu.runtime.repeated import (
     AXES,
     BLOCKS,
+    BYTE,
     DTYPE,
+    KEEP,
+    KIND,
     NEW,
     NONE,
     PAUSED,
     PROGRAM,
     RECORD,
     SHAPE,
+    SIZE,
     THREADS,
+    VIEW,
 )
-from implicit_conv.kernels.cpu.runtime.same_arrays import FIELDS
+from implicit_conv.kernels.cpu.runtime.same_arrays import ALIGNED, FIELDS, WRITEABLE
 
 WORD = 8  # bytes
 ITEMS = FIELDS.data + WORD  # offset of the items of a tuple
+IN_ORDER = 1 | ALIGNED | WRITEABLE  # flags of an array in C order
 
 _hold = types.ExternalFunction("Py_IncRef", INT(INT))  # whose result is void
 _drop = types.ExternalFunction("Py_DecRef", INT(INT))
@@ -47,15 +54,66 @@ def _new(typingctx: Any, function: Any, axes: Any, shape: Any, dtype: Any) -> In
     return INT(INT, INT, INT, INT), codegen
 
 
+@intrinsic
+def _view(
+    typingctx: Any,
+    function: Any,
+    kind: Any,
+    dtype: Any,
+    axes: Any,
+    shape: Any,
+    data: Any,
+    flags: Any,
+) -> Intrinsic:
+    """``PyObject *PyArray_NewFromDescr(PyTypeObject *kind, PyArray_Descr *dtype, int axes, npy_intp
+    *shape, npy_intp *strides, void *data, int flags, PyObject *like)``.
+    """
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
+        called = ir.FunctionType(I64, [I64, I64, I32, I64, I64, I64, I32, I64])
+        function = builder.inttoptr(args[0], called.as_pointer())
+        axes, flags, none = builder.trunc(args[3], I32), builder.trunc(args[6], I32), I64(0)
+        return builder.call(function, [*args[1:3], axes, args[4], none, args[5], flags, none])
+
+    return INT(INT, INT, INT, INT, INT, INT, INT), codegen
+
+
+@intrinsic
+def _keep(typingctx: Any, function: Any, array: Any, base: Any) -> Intrinsic:
+    """``int PyArray_SetBaseObject(PyArrayObject *array, PyObject *base)``."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
+        function = builder.inttoptr(args[0], ir.FunctionType(I32, [I64, I64]).as_pointer())
+        return builder.sext(builder.call(function, args[1:]), I64)
+
+    return INT(INT, INT, INT), codegen
+
+
 def result(state: int, out: int) -> int:
-    """A new reference to `out`, or a new array; 0 after an error."""
+    """A new reference to `out`, or a new array as of `results.new_array`; 0 after an error."""
     if out != memory.read(state + WORD * NONE):
         _hold(out)
         return out
-    dtype = memory.read(state + WORD * DTYPE)
-    _hold(dtype)  # which numpy takes over
-    axes = memory.read(state + WORD * AXES)
-    return _new(memory.read(state + WORD * NEW), axes, state + WORD * SHAPE, dtype)
+    dtype, axes = memory.read(state + WORD * DTYPE), memory.read(state + WORD * AXES)
+    shape, new = state + WORD * SHAPE, memory.read(state + WORD * NEW)
+    if memory.read(state + WORD * SIZE) == 0:
+        _hold(dtype)  # which numpy takes over
+        return _new(new, axes, shape, dtype)
+    byte = memory.read(state + WORD * BYTE)
+    _hold(byte)
+    block = _new(new, 1, state + WORD * SIZE, byte)
+    if block == 0:
+        return 0
+    start = (memory.read(block + FIELDS.data) + LINE - 1) // LINE * LINE
+    kind, view = memory.read(state + WORD * KIND), memory.read(state + WORD * VIEW)
+    _hold(dtype)
+    y = _view(view, kind, dtype, axes, shape, start, IN_ORDER)
+    if y == 0:
+        _drop(block)
+    elif _keep(memory.read(state + WORD * KEEP), y, block) != 0:  # it takes the block over
+        _drop(y)
+        return 0
+    return y
 
 
 def data(state: int, array: int) -> int:
