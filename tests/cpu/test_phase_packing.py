@@ -152,3 +152,21 @@ def test_nothing_beyond_w_is_read(passes, channels, filters):
     for guard in "begin", "end":
         check(Trial(case, "input_grad", padding=case.padding, guard=guard))
     assert len(passes) >= 2
+
+
+@pytest.mark.parametrize("guard", ["begin", "end"])
+def test_a_filter_of_one_channel_is_not_read_beyond_its_end(passes, guard):
+    """The stride of its only channel is that of the whole filter."""
+    case = Case(
+        C=1,
+        K=63,
+        size=(16,),
+        kernel=(3,),
+        stride=(2,),
+        dilation=(1,),
+        padding=((0, 1),),
+        layout="NCW",
+        weight_layout="CKS",
+    )
+    check(Trial(case, "conv_transpose", padding="same", precision="strict", guard=guard))
+    assert passes

@@ -52,7 +52,7 @@ def make_pack_phases(lanes: int) -> Source:
         taps, size = schedule.taps(g), call.itemsize
         last = 0  # the end of w, up to which whole blocks may be read
         if call.w.c > 0:
-            last = call.w.address + (g.C - 1) * call.w.c + g.K * call.w.k
+            last = call.w.address + (g.C - 1) * call.w.c + (g.K - 1) * call.w.k + taps * size
         offsets = call.scratch.address + thread * call.scratch.bytes + call.scratch.packing
         panel = next_item(blob, thread)
         while panel < call.items:
