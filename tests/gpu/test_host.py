@@ -119,6 +119,30 @@ def test_a_repeated_call_makes_nothing_new(recorder, device_array, arrays):
     assert call.x == (1 << 23) + 4096 * (launch.BLOBS_KEPT - 1)
 
 
+@pytest.mark.parametrize("permuted", [True, False])
+def test_a_driver_that_refuses_permuted_axes_gets_plain_maps(recorder, arrays, permuted):
+    refused = []
+
+    def encode_once(*_):
+        """Refuse the first map, as a driver may refuse its strides."""
+        if not refused:
+            refused.append(True)
+            raise DriverError("cuTensorMapEncodeIm2col failed with CUDA_ERROR_INVALID_VALUE")
+        return SimpleNamespace(opaque=list(range(16)))
+
+    recorder._cuTensorMapEncodeIm2col = encode_once
+    mode = "w" if permuted else "im2col"
+    v = Variant(mode, "tma", "wgmma", "float16", 64, 64, 128, 4, 1, permuted, descriptors=True)
+    made = plan(problem(), gpu_arch("sm_90a"), variant=v)
+    if not permuted:
+        with pytest.raises(DriverError, match="INVALID_VALUE"):
+            made(*arrays[:2], out=arrays[2])
+        return
+    made(*arrays[:2], out=arrays[2])
+    assert recorder.variants[-1] == replace(recorder.variants[0], mode="im2col", permuted=False)
+    assert len(recorder["cuLaunchKernelEx"]) == 1
+
+
 def test_maps_of_small_tensors_on_blackwell_lack_the_dense_bit(recorder):
     """Drivers before 595.71 set it, and then read past an allocation of less than 128 KiB."""
     dense = SimpleNamespace(opaque=[2**64 - 1] * 16)
