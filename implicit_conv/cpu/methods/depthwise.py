@@ -37,7 +37,11 @@ from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.run.call import Arrays, is_contiguous
 from implicit_conv.cpu.run.packed import PackedOrder
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.cpu.depthwise.layout import DepthwiseLayout, depthwise_row
+from implicit_conv.kernels.cpu.depthwise.layout import (
+    ALIGNED_VECTORS,
+    DepthwiseLayout,
+    depthwise_row,
+)
 from implicit_conv.kernels.cpu.planar_depthwise.layout import ROWS_TOGETHER, TAPS_TOGETHER
 from implicit_conv.kernels.cpu.runtime.layout import LINE, buffer_bytes
 from implicit_conv.kernels.geometry import Geometry
@@ -51,14 +55,15 @@ RULE = "it needs one channel and one filter per group"
 # Costs were fitted on EPYC 9005 and 9004 (Zen 5 and 4, AVX-512), one thread, 2026-11; see
 # cpu/costs.py.
 PIXELS = 14  # output pixels of a register tile at most
-CHANNEL_VECTORS = (1, 2, 4, 8, 16)  # vectors of a block of channels: choices
+CHANNEL_VECTORS = (1, 2, 4, 8, 16, 64)  # vectors of a block of channels: choices
 ROW_CYCLES = 200  # fixed cycles per row that is read in place: its tap tables
 BORDER_CYCLES = 5  # cycles per vector and tap of pixels at the border, which are summed singly
 BORDER_TAPS = 0.75  # share of a filter's taps that pixels at the border multiply
 STREAMED_BYTES = 17  # bytes per cycle of x that is read in place, and of y
-# Cycles per vector that left L1 too early and is read again, from two lines, since numpy's large
-# arrays begin amid a line; and the loads whose FMAs hide a part of them.
-CROWDED_CYCLES, HIDING_LOADS = 12, 4
+# Cycles per vector that left L1 too early and is read again, for each of its lines, which are two
+# unless it is aligned; and the loads whose FMAs hide a part of them.
+CROWDED_CYCLES, HIDING_LOADS = 6, 4
+CROSSING_CYCLES = 1.0  # cycles per load of x that crosses a line
 NEAR_SHARE = 0.75  # share of L1 that keeps what the next output row reads again
 AGAIN_CYCLES = 1.5  # cycles per line that the next output row reads again from L2
 FAR_TAPS = 1.35  # slowdown of each tap of x that is read in place, if taps share no loads
@@ -326,9 +331,24 @@ def estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> Es
         pixel *= FAR_TAPS
     else:
         loads = g.stride_w + (g.S - 1) / g.tile_m  # of a pixel and filter row
-        wait = max(0.0, CROWDED_CYCLES - HIDING_LOADS * g.S / loads / FMAS_PER_CYCLE)
+        crossing = crossing_share(problem, arch, g)
+        pixel += schedule.filter_rows(g) * loads * crossing * CROSSING_CYCLES
+        if crossing < 1:  # a block has one more vector
+            pixel *= 1 + arch.lanes(problem.itemsize) / g.tile_k
+        hidden = HIDING_LOADS * g.S / loads / FMAS_PER_CYCLE
+        wait = max(0.0, (1 + crossing) * CROWDED_CYCLES - hidden)
         fixed += vectors * g.tile_q * loads * wait * crowded_rows(problem, arch, g)
     return blocks_estimate(problem, arch, g, pixel, fixed + again)
+
+
+def crossing_share(problem: Problem, arch: CpuArch, g: Geometry) -> float:
+    """The share of loads of x in place that cross a line: arrays of numpy begin amid a line, but in
+    large blocks only the first and the last vector do not begin with one.
+    """
+    lanes = arch.lanes(problem.itemsize)
+    if g.tile_k < ALIGNED_VECTORS * lanes or problem.C % lanes:
+        return 1.0
+    return 2 * lanes / (g.tile_k + lanes)
 
 
 def blocks_estimate(

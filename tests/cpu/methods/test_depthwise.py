@@ -63,6 +63,28 @@ def test_integers_are_exact(case, seed, precision, packed):
     np.testing.assert_array_equal(to_nchw(y, case.layout).astype(float), expected)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("vectors", [5, 6, 21])
+def test_every_channel_is_exact_wherever_x_begins(dtype, vectors):
+    """Vectors that are aligned in x overlap others at both ends of a block."""
+    size = np.dtype(dtype).itemsize
+    channels = vectors * cpu_arch().lanes(max(4, size))
+    case = Case(groups=channels, size=(4, 9), kernel=(3, 3), layout="NHWC", dtype=dtype)
+    x, w = case.inputs(0, integers=True)
+    expected = case.rounded(case.reference(x, w))
+    aligned, filters = case.arrange(x, w)
+    plan = plan_conv2d(aligned.shape, filters.shape, dtype, **case.options, algorithm="depthwise")
+    assert in_place(plan)
+    room = np.empty(aligned.size + 128 // size, dtype)
+    begin = -room.ctypes.data % 64 // size
+    for late in range(64 // size):
+        moved = room[begin + late :][: aligned.size].reshape(aligned.shape)
+        moved[...] = aligned
+        y = np.full(expected.transpose(0, 2, 3, 1).shape, np.nan, dtype)
+        plan(moved, filters, out=y)
+        np.testing.assert_array_equal(to_nchw(y, "NHWC").astype(float), expected)
+
+
 @st.composite
 def cut_rows(draw):
     """A case whose x is read in place, filter rows at once, and the tile its rows are cut into."""

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.depthwise.compiled.microkernel import sum_channels
+from implicit_conv.kernels.cpu.depthwise.layout import ALIGNED_VECTORS
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.runtime.call import Call
 from implicit_conv.kernels.cpu.runtime.compiled.entry import Blob, fields, next_item
@@ -204,6 +205,7 @@ class Span(NamedTuple):
     taps: int
     vectors: int
     last: int
+    back: int
     ahead: int
     rounds: int
     w_tap: int
@@ -240,6 +242,7 @@ def sum_tiles(call: Call, span: Span, taps: Taps, slot: int, a: int, out: int, t
         out_pixel=span.out_pixel,
         vectors=span.vectors,
         last=span.last,
+        back=span.back,
         tiles=tiles,
         ahead=span.ahead,
         rounds=span.rounds,
@@ -316,6 +319,19 @@ def sum_row_in_place(
     sum_pixels(call, g, span, taps, DEPTHWISE, at, to, last - first)
 
 
+def misaligned_bytes(call: Call, g: Geometry, x: int, filters: int) -> int:
+    """Bytes among sums by which vectors of x that is read in place begin late for aligned loads;
+    0 where one more vector of channels would cost more than loads that cross lines.
+
+    `x` is the address of the first of `filters` channels; numpy's large arrays begin amid a line.
+    """
+    vector = call.lanes * call.x.c
+    plain = call.in_place and call.group_channels == 1 and g.C == g.K
+    if not plain or filters < ALIGNED_VECTORS * call.lanes or call.x.w % vector != 0:
+        return 0
+    return x % vector // call.x.c * call.itemsize
+
+
 def run_item(blob: Blob, origin: Place, block: int, panels: int, scratch: int) -> None:
     """One work item: a load tile, a block of channels, and the filters of these channels."""
     call, g = fields(blob).call, fields(blob).geometry
@@ -338,12 +354,27 @@ def run_item(blob: Blob, origin: Place, block: int, panels: int, scratch: int) -
         out = (y, schedule.plane_step(g, call.y.n, call.y.z), call.y.p, call.y.q)
     weights = panels + block * call.panels.group
     sums, table = call.bias.address + block * call.bias.panel, scratch + call.scratch.runs
-    vectors, last = width // call.lanes, max(0, filters - call.lanes) * call.itemsize
+    back = misaligned_bytes(call, g, call.x.address + c * call.x.c, filters)
+    vectors = schedule.ceil_div(filters * call.itemsize + back, call.lanes * call.itemsize)
+    last = max(0, filters - call.lanes) * call.itemsize
     ahead = ((g.R - 1) * g.dilation_h + g.stride_h) * call.x.h if call.in_place else 0
     rounds = 1 if call.stores.rounds and not staged else 0
     w_channel, turn = schedule.taps(g) * step, schedule.columns_in_turn(g) * call.x.w
     span = Span(
-        weights, sums, table, vectors, last, ahead, rounds, step, w_channel, out[3], turn, low, high
+        weights,
+        sums,
+        table,
+        vectors,
+        last,
+        back,
+        ahead,
+        rounds,
+        step,
+        w_channel,
+        out[3],
+        turn,
+        low,
+        high,
     )
     by_row = (
         call.depthwise.row_kernels and g.phases_w == 1

@@ -41,16 +41,16 @@ TAP_BYTES = 16  # of an entry of the tap table: two 64-bit offsets
 ADDRESSES = ("a", "w", "taps", "sums", "out")
 # Addresses of activations, filters, tap table, initial sums and output; byte strides between the
 # pixels that are read, between the filters of two taps, between those of two channels of a group,
-# and between the pixels that are written. `last` is the byte offset of the last vector, which may
-# overlap the one before it; `tiles` register tiles are contiguous along the row; `ahead` is the
-# number of bytes from `a` to the row that the next output row reads first; `rounds` is 1 if results
-# are stored as the elements of y; `turn` is the number of bytes between the repetitions of a pixel
-# in circular padding.
+# and between the pixels that are written. Vector i begins at byte i * size - `back`, but not before
+# byte 0 and not after `last`, so that the first two may overlap, and the last two; `tiles` register
+# tiles are contiguous along the row; `ahead` is the number of bytes from `a` to the row that the
+# next output row reads first; `rounds` is 1 if results are stored as the elements of y; `turn` is
+# the number of bytes between the repetitions of a pixel in circular padding.
 sum_channels = declare(
     DEPTHWISE,
     "sum_channels",
-    "a w taps sums out tap_count a_pixel w_tap w_channel out_pixel vectors last tiles ahead rounds "
-    "turn",
+    "a w taps sums out tap_count a_pixel w_tap w_channel out_pixel vectors last back tiles ahead "
+    "rounds turn",
     "low high",
 )
 
@@ -96,7 +96,8 @@ def emit_vector(kernel: Kernel, index: ir.Value, a: ir.Value, out: ir.Value) -> 
     """The register tile of one vector of filters; `a` and `out` belong to its first pixel."""
     variant, e, at, *_ = kernel
     builder, (group_channels, group_filters) = e.builder, variant.group
-    offset = builder.mul(index, i64(e.lanes * e.itemsize))
+    offset = builder.sub(builder.mul(index, i64(e.lanes * e.itemsize)), at["back"])
+    offset = builder.select(builder.icmp_signed("<", offset, i64(0)), i64(0), offset)
     over = builder.icmp_signed(">", offset, at["last"])
     offset = builder.select(over, at["last"], offset)
     groups = builder.udiv(offset, i64(group_filters))
