@@ -25,7 +25,6 @@ from implicit_conv.cpu.engines.kinds import keep_engine, keep_size, known_engine
 from implicit_conv.cpu.machine.arch import CpuArch, cpu_arch
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
 from implicit_conv.kernels.preparation import first, imports, prepare
-from implicit_conv.operators import mixed
 from implicit_conv.operators.plan import Engine, Plan
 from implicit_conv.problem.options import (
     Activation,
@@ -184,6 +183,13 @@ def refuse(name: str, other: Mapping[str, object]) -> NoReturn:
 
 
 @imports
+def _mixed() -> Any:
+    from implicit_conv.operators import mixed
+
+    return mixed
+
+
+@imports
 def _messages() -> Any:
     from implicit_conv.operators import messages
 
@@ -285,13 +291,13 @@ def _run_first(
         x, w = map(as_array, operator.names, given)
     else:
         x, w, device = _foreign(operator.names, x, w, device)
-    if operator.mixes and mixed.is_mixed(x.dtype, w.dtype):
+    if operator.mixes and x.dtype != w.dtype and _mixed().is_mixed(x.dtype, w.dtype):
         floats = window, (*own[:-1], None), method
 
         def convolved(x: Any, *added: Any) -> Any:
             return _run_first(operator, None, (x, w), added, floats)
 
-        found = mixed.convolve(convolved, x, added, own[-1])
+        found = _mixed().convolve(convolved, x, added, own[-1])
         return as_library_of(given[0], found) if out is None else found
     kind, shape, engine, comes_again = None, None, cast(Any, None), True
     if key is not None and isinstance(x, np.ndarray) and not depends_on_size(*window[1::-1]):

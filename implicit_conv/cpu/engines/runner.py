@@ -41,7 +41,7 @@ from implicit_conv.cpu.run.call import Call
 from implicit_conv.cpu.run.packed import PackedFilter, PackedParts
 from implicit_conv.cpu.run.repeated import RepeatedArrays
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
-from implicit_conv.kernels.cpu.runtime.results import new_array
+from implicit_conv.kernels.cpu.runtime.pool import new_array
 from implicit_conv.kernels.cpu.runtime.same_arrays import Record, can_record
 from implicit_conv.kernels.preparation import imports
 from implicit_conv.problem.options import ITEMSIZES

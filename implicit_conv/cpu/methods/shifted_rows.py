@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from implicit_conv.cpu.candidates.candidate import Candidate, Refusal, Request, Serves, Words
 from implicit_conv.cpu.candidates.kernel_method import KernelMethod, best, ranked
@@ -33,13 +33,14 @@ from implicit_conv.cpu.methods import depthwise, planar_depthwise
 from implicit_conv.cpu.run.call import Arrays, is_contiguous
 from implicit_conv.cpu.run.packed import PackedOrder
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.cpu.shifted_rows.layout import ShiftedRowsLayout, short_rows
 from implicit_conv.kernels.geometry import Geometry
+from implicit_conv.kernels.preparation import imports
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import Load, geometry
 
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operator
+    from implicit_conv.kernels.cpu.shifted_rows.layout import ShiftedRowsLayout
 
 TAPS = 64  # taps of a filter at most, which kernels unroll for each vector of a register tile
 # Vectors of sums of a register tile at most, which share rows of x, with 32 registers and with 16.
@@ -57,6 +58,14 @@ class Cost(NamedTuple):
 # Measured on an EPYC 9004 (Zen 4, AVX-512), one thread, 2026-11, on planes of 5 to 112 rows.
 SHORT, LONG, STRIDED = Cost(0.75, 3), Cost(1.0, 3), Cost(1.3, 8)  # the last one with stride 2
 TILE_CYCLES = 20  # fixed cycles per channel and load tile
+
+
+@imports
+def _layout() -> Any:
+    """The layout, which only depthwise problems need."""
+    from implicit_conv.kernels.cpu.shifted_rows import layout
+
+    return layout
 
 
 @dataclass(frozen=True)
@@ -106,7 +115,9 @@ class ShiftedRows(KernelMethod):
 
     def layout(self, c: Candidate) -> ShiftedRowsLayout:
         """Sizes of scratch memory and packed filters."""
-        return ShiftedRowsLayout(c.geometry, c.itemsize, c.lanes, c.chunk, in_place=True)
+        sizes = c.geometry, c.itemsize, c.lanes, c.chunk
+        layout: ShiftedRowsLayout = _layout().ShiftedRowsLayout(*sizes, in_place=True)
+        return layout
 
     def operator(self, c: Candidate, build: Build) -> Operator:
         """The compiled kernels of a candidate."""
@@ -131,7 +142,7 @@ class ShiftedRows(KernelMethod):
     def describe(self, c: Candidate) -> Words:
         """Load tile, loads, k-blocks, work items."""
         g = c.geometry
-        short = short_rows(g, c.lanes)
+        short = _layout().short_rows(g, c.lanes)
         pair = "2 output rows" if short and short.pair else "1 output row"
         chunks = int(schedule.ceil_div(schedule.panel_count(g), c.chunk))
         return {
@@ -165,7 +176,7 @@ def geometries(problem: Problem, arch: CpuArch, near: Near | None = None) -> lis
     lanes = arch.lanes(problem.itemsize)
     choices = TILE_ROWS if near is None else at_least(TILE_ROWS, near.geometry.tile_p)
     whole = geometry(problem, tile=(1, p, q), tile_m=1, tile_c=1, tile_k=1)
-    short = short_rows(whole, lanes)
+    short = _layout().short_rows(whole, lanes)
     most = MANY_VECTORS if 2 * arch.tile_pixels > 16 else FEW_VECTORS
     found = []
     for rows in sorted({balanced(p, rows) for rows in choices}):
@@ -177,7 +188,7 @@ def geometries(problem: Problem, arch: CpuArch, near: Near | None = None) -> lis
 def estimate(problem: Problem, arch: CpuArch, g: Geometry) -> Estimate:
     """Cycles of one core: FMAs of all taps of each vector of sums, which hide most loads."""
     lanes = arch.lanes(problem.itemsize)
-    short = short_rows(g, lanes)
+    short = _layout().short_rows(g, lanes)
     cost = SHORT if short else LONG if g.stride_w == 1 else STRIDED
     rows = schedule.ceil_div(g.tile_p, 2 if short and short.pair else 1)
     vectors = rows * schedule.ceil_div(g.tile_q, lanes)

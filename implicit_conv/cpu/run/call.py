@@ -15,9 +15,8 @@ import numpy as np
 from implicit_conv.arrays.arrays import Array, numpy_dtype, ordered
 from implicit_conv.arrays.integers import checked_bias
 from implicit_conv.errors import PlanError
-from implicit_conv.kernels.cpu.runtime.pool import POOL
+from implicit_conv.kernels.cpu.runtime.pool import POOL, new_array
 from implicit_conv.kernels.cpu.runtime.program import Step
-from implicit_conv.kernels.cpu.runtime.results import new_array
 from implicit_conv.problem.options import ITEMSIZES
 from implicit_conv.problem.problem import Problem
 

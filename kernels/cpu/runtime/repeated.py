@@ -16,8 +16,8 @@ import numpy as np
 from implicit_conv.kernels.cpu.runtime import active_threads
 from implicit_conv.kernels.cpu.runtime.code import builtin
 from implicit_conv.kernels.cpu.runtime.layout import LINE
+from implicit_conv.kernels.cpu.runtime.pool import LEAST_BYTES
 from implicit_conv.kernels.cpu.runtime.program import BLOCK_BYTES, MOST_THREADS, Program
-from implicit_conv.kernels.cpu.runtime.results import LEAST_BYTES
 from implicit_conv.kernels.cpu.runtime.same_arrays import RANK, Record
 
 # Words of the state of a repeated call; then come the dimensions of a new result, and the record.

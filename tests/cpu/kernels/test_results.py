@@ -9,7 +9,7 @@ import pytest
 
 from implicit_conv import conv2d, plan_conv2d
 from implicit_conv.kernels.cpu.runtime.layout import LINE
-from implicit_conv.kernels.cpu.runtime.results import LEAST_BYTES, new_array
+from implicit_conv.kernels.cpu.runtime.pool import LEAST_BYTES, new_array
 
 OFTEN = 200  # calls, most of which compiled code makes
 

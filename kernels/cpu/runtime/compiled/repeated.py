@@ -90,7 +90,7 @@ def _keep(typingctx: Any, function: Any, array: Any, base: Any) -> Intrinsic:
 
 
 def result(state: int, out: int) -> int:
-    """A new reference to `out`, or a new array as of `results.new_array`; 0 after an error."""
+    """A new reference to `out`, or a new array as of `pool.new_array`; 0 after an error."""
     if out != memory.read(state + WORD * NONE):
         _hold(out)
         return out
