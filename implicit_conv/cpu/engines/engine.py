@@ -30,6 +30,7 @@ from implicit_conv.cpu.run.call import (
 )
 from implicit_conv.cpu.run.packed import PackedFilter, PlainOrder
 from implicit_conv.errors import PlanError
+from implicit_conv.kernels.cpu.runtime.pool import new_array
 from implicit_conv.kernels.geometry import Epilogue
 from implicit_conv.kernels.preparation import imports, prepare
 from implicit_conv.problem.options import (
@@ -246,7 +247,7 @@ class CpuEngine(Runner):
         problem, tuning = self.problem, _tuning()
         x = tuning.example(self.x_shape, problem.dtype, 0)
         w = tuning.example(self.w_shape, problem.filter_dtype, 1)
-        return x, w, np.empty(self.y_shape, numpy_dtype(self.y_dtype))
+        return x, w, new_array(self.y_shape, numpy_dtype(self.y_dtype), x)
 
     def _views(self, binding: Binding) -> tuple[CallForm, Arrays]:
         """The form of a call, and arrays of these strides as methods take them."""

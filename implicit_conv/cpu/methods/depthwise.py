@@ -55,6 +55,7 @@ RULE = "it needs one channel and one filter per group"
 # Costs were fitted on EPYC 9005 and 9004 (Zen 5 and 4, AVX-512), one thread, 2026-11; see
 # cpu/costs.py.
 PIXELS = 14  # output pixels of a register tile at most
+ROWS, ROWS_TAPS = 2, 12  # rows of those that share image rows, and taps of their filters at most
 CHANNEL_VECTORS = (1, 2, 4, 8, 16, 64)  # vectors of a block of channels: choices
 ROW_CYCLES = 200  # fixed cycles per row that is read in place: its tap tables
 BORDER_CYCLES = 5  # cycles per vector and tap of pixels at the border, which are summed singly
@@ -148,7 +149,13 @@ class Depthwise(KernelMethod):
     def layout(self, c: Candidate) -> DepthwiseLayout:
         """Sizes of scratch memory and packed filters."""
         return DepthwiseLayout(
-            c.geometry, c.itemsize, c.lanes, c.chunk, self.in_place, by_columns=self.by_columns
+            c.geometry,
+            c.itemsize,
+            c.lanes,
+            c.chunk,
+            self.in_place,
+            by_columns=self.by_columns,
+            rows=rows_together(c.arch, c.geometry) if self.in_place else 1,
         )
 
     def operator(self, c: Candidate, build: Build) -> Operator:
@@ -260,6 +267,23 @@ def register_pixels(arch: CpuArch) -> int:
     return PIXELS if 2 * arch.tile_pixels > 16 else arch.tile_pixels
 
 
+def rows_together(arch: CpuArch, g: Geometry) -> int:
+    """Output rows of a register tile of `g`, which reads x in place: ROWS of them where they share
+    image rows, and registers hold the weights of all taps next to the sums.
+    """
+    fits = ROWS * g.tile_m <= PIXELS == register_pixels(arch) and g.R * g.S <= ROWS_TAPS
+    shared = g.stride_h == g.dilation_h == 1 < g.R and g.tile_p >= ROWS
+    flat = g.T == g.Z == 1 and g.pad_d == 0
+    return ROWS if fits and shared and flat and depthwise_row(g, True) else 1
+
+
+def with_rows(arch: CpuArch, g: Geometry) -> Geometry:
+    """`g`, whose register tiles have several output rows if they can."""
+    rows = min(g.P, rounded_up(g.tile_p, ROWS))
+    together = g._replace(tile_m=PIXELS // ROWS, tile_p=rows)
+    return together if rows_together(arch, together) > 1 else g
+
+
 def block_tilings(
     problem: Problem,
     arch: CpuArch,
@@ -288,6 +312,8 @@ def block_tilings(
         for tile in sorted(extents)
         for channels, filters in sorted(blocks)
     ]
+    if in_place:
+        found = [*dict.fromkeys(with_rows(arch, g) for g in found)]
     limit = arch.l2_bytes * BUFFER_SHARE
     sizes = [
         DepthwiseLayout(g, problem.itemsize, lanes, in_place=in_place).scratch(packs=False).total
@@ -316,7 +342,7 @@ def estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> Es
     copy of a tile or the pixels at the border, which are summed singly if taps share no loads.
     """
     pixel = schedule.taps(g) / LOADS_PER_CYCLE
-    rows, again = g.tile_n * g.tile_p, reread_cycles(problem, arch, g)
+    rows, again = g.tile_n * g.tile_p, reread_cycles(problem, arch, g, in_place)
     y_bytes = rows * g.tile_q * g.tile_c * stored_bytes(problem)
     if not in_place:
         fixed = copy_cycles(problem, g)
@@ -330,15 +356,22 @@ def estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> Es
         fixed += vectors * taps * BORDER_CYCLES
         pixel *= FAR_TAPS
     else:
-        loads = g.stride_w + (g.S - 1) / g.tile_m  # of a pixel and filter row
+        loads = g.stride_w + (g.S - 1) / g.tile_m  # of a pixel and image row
         crossing = crossing_share(problem, arch, g)
-        pixel += schedule.filter_rows(g) * loads * crossing * CROSSING_CYCLES
+        pixel += image_rows(arch, g, in_place) * loads * crossing * CROSSING_CYCLES
         if crossing < 1:  # a block has one more vector
             pixel *= 1 + arch.lanes(problem.itemsize) / g.tile_k
         hidden = HIDING_LOADS * g.S / loads / FMAS_PER_CYCLE
         wait = max(0.0, (1 + crossing) * CROWDED_CYCLES - hidden)
         fixed += vectors * g.tile_q * loads * wait * crowded_rows(problem, arch, g)
     return blocks_estimate(problem, arch, g, pixel, fixed + again)
+
+
+def image_rows(arch: CpuArch, g: Geometry, in_place: bool) -> float:
+    """Image rows that are loaded for each output row, where output rows may share them."""
+    rows = rows_together(arch, g) if in_place else 1
+    together, single = divmod(g.tile_p, rows)
+    return g.T * (together * (rows - 1 + g.R) + single * g.R) / g.tile_p
 
 
 def crossing_share(problem: Problem, arch: CpuArch, g: Geometry) -> float:
@@ -370,13 +403,14 @@ def blocks_estimate(
     return Estimate(work * idle, 1)
 
 
-def reread_cycles(problem: Problem, arch: CpuArch, g: Geometry) -> float:
+def reread_cycles(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> float:
     """Cycles to read pixels again for the next output row of a tile, if L1 has not kept them."""
     pixel = g.tile_c * stored_bytes(problem)
     rows, columns = int(schedule.filter_rows(g)), min(g.W, g.tile_q * g.stride_w + g.S - 1)
     if (rows * columns + g.tile_q) * pixel <= NEAR_SHARE * arch.l1_bytes:
         return 0.0
-    again = g.tile_n * g.tile_p * max(0, rows - g.stride_h) * columns
+    again = max(0.0, image_rows(arch, g, in_place) - g.stride_h)
+    again *= g.tile_n * g.tile_p * columns
     return again * pixel / LINE * AGAIN_CYCLES
 
 
@@ -393,7 +427,7 @@ def crowded_rows(problem: Problem, arch: CpuArch, g: Geometry) -> float:
     those that the previous output row has read; if all pixels share one set, they are all rows.
     """
     kept = arch.kept_lines(problem.C * stored_bytes(problem))
-    rows = int(schedule.filter_rows(g))
+    rows = image_rows(arch, g, True)
     pixels = min(g.tile_m, g.tile_q)
     wanted = rows * min(g.W, (pixels - 1) * g.stride_w + g.S) + pixels
     again = rows if kept == arch.l1_ways else max(0, rows - g.stride_h)

@@ -29,6 +29,7 @@ class DepthwiseLayout(Layout):
 
     group: tuple[int, int] = (1, 1)  # (channels, filters) of a true group
     by_columns: bool = False  # whether taps are added one by one, column by column
+    rows: int = 1  # output rows of a register tile; see `Rows`
 
     @property
     def packs_in_loop(self) -> bool:
@@ -49,12 +50,18 @@ class DepthwiseLayout(Layout):
         """Buffers have one more vector: with fewer channels than lanes, loads run over the end."""
         g, itemsize = self.g, self.itemsize
         buffer = buffer_bytes(g, itemsize) + self.lanes * itemsize
+        more = max(schedule.taps(g) * self._edges, self.together.span if self.together else 0)
         return ScratchLayout(
             buffer=0 if self.in_place else buffer,
             staging=g.tile_n * g.tile_p * g.tile_q * g.tile_k * itemsize,
-            runs=16 * (schedule.filter_rows(g) + schedule.taps(g) * (1 + self._edges)),
+            runs=16 * (schedule.filter_rows(g) + schedule.taps(g) + more),
             panel=self.packed_bytes if packs else 0,
         )
+
+    @property
+    def together(self) -> Rows | None:
+        """The output rows of a register tile, if there are several."""
+        return Rows(self.rows, self.g.R) if self.rows > 1 else None
 
     @property
     def _edges(self) -> int:
@@ -75,16 +82,38 @@ class Row(NamedTuple):
     sources: tuple[Source, ...] = ()  # what these pixels repeat, in order; empty if they are zeros
 
 
+class Rows(NamedTuple):
+    """The output rows of a register tile, which share the image rows that they read.
+
+    The tap table has an entry for each image row, (byte offset from `a`, 0 where it is padding of
+    zeros); the weights of all filter rows are kept in registers.
+    """
+
+    tile: int
+    taps: int  # filter rows
+
+    @property
+    def span(self) -> int:
+        """Image rows that a tile reads."""
+        return self.tile - 1 + self.taps
+
+
 class Variant(NamedTuple):
     """What a microkernel is compiled for."""
 
-    pixels: int
+    pixels: int  # of each output row
     row: Row | None  # None: the tap table lists every tap
     group: tuple[int, int]  # channels and filters of a group
     read_as: Stored  # formats of what is read, of sums and of y, as keys of storage.SIZES
     sum_type: str
     y_type: Stored
     chain: int  # entries of the tap table whose products one chain adds up; 0: all of them
+    rows: Rows | None = None  # None: one output row
+
+    @property
+    def outputs(self) -> int:
+        """Output pixels of a register tile."""
+        return self.pixels * (self.rows.tile if self.rows else 1)
 
     @property
     def reads(self) -> int:

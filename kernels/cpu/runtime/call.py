@@ -123,6 +123,7 @@ class Depthwise(NamedTuple):
     """Depthwise, and groups of a few channels."""
 
     row_kernels: int = 0  # 1: microkernels take one filter row per step
+    rows: int = 1  # output rows of a register tile, where there are so many left
     pieces: int = 0  # in place: address of the table of the segments of a row
 
 

@@ -15,8 +15,7 @@ import numpy as np
 
 from implicit_conv.kernels.cpu.runtime import active_threads
 from implicit_conv.kernels.cpu.runtime.code import builtin
-from implicit_conv.kernels.cpu.runtime.layout import LINE
-from implicit_conv.kernels.cpu.runtime.pool import LEAST_BYTES
+from implicit_conv.kernels.cpu.runtime.pool import LEAST_BYTES, PAGE
 from implicit_conv.kernels.cpu.runtime.program import BLOCK_BYTES, MOST_THREADS, Program
 from implicit_conv.kernels.cpu.runtime.same_arrays import RANK, Record
 
@@ -58,7 +57,7 @@ def again(record: Record, program: Program, y: Any) -> Callable[..., Any] | None
         y.ndim,
         *(numpy_function(place) for place in (EMPTY, FROM_DTYPE, SET_BASE, TYPE)),
         id(BYTES),
-        y.nbytes + LINE if y.nbytes >= LEAST_BYTES else 0,
+        y.nbytes + PAGE if y.nbytes >= LEAST_BYTES else 0,
     )
     words[SHAPE : SHAPE + y.ndim] = y.shape
     words[RECORD:] = record.words.ravel()

@@ -88,32 +88,35 @@ def test_every_channel_is_exact_wherever_x_begins(dtype, vectors):
 @st.composite
 def cut_rows(draw):
     """A case whose x is read in place, filter rows at once, and the tile its rows are cut into."""
-    pad = st.integers(-1, 20)
+    pad, pad_h = st.integers(-1, 20), st.integers(-1, 4)
     stride = draw(st.sampled_from([1, 2]))
     case = Case(
         groups=draw(st.sampled_from([16, 37, 96])),
-        size=(2, draw(st.integers(1, 40))),
-        kernel=(1, draw(st.sampled_from([2, 5]))),
-        stride=(1, stride),
-        padding=((0, 0), (draw(pad), draw(pad))),
+        size=(draw(st.integers(1, 9)), draw(st.integers(1, 40))),
+        kernel=(draw(st.integers(1, 3)), draw(st.sampled_from([2, 3, 5]))),
+        stride=(draw(st.sampled_from([1, 1, 1, 2])), stride),
+        padding=((draw(pad_h), draw(pad_h)), (draw(pad), draw(pad))),
         layout="NHWC",
         dtype=draw(st.sampled_from(["float32", "float64", "float16", "bfloat16"])),
     )
     assume(min(case.output) >= 1)
-    return case, draw(st.integers(1, 40)), draw(st.sampled_from([1, 2, 5, 14]))
+    tile = draw(st.integers(1, 5)), draw(st.integers(1, 40))
+    return case, tile, draw(st.sampled_from([1, 2, 5, 7, 14]))
 
 
 @examples(50, 200)
 @given(cut=cut_rows())
 def test_rows_in_place_are_exact_however_they_are_cut(cut):
-    """Into load tiles and register tiles with padding on the left, the right, or nothing else."""
-    case, columns, tile_m = cut
+    """Into load tiles and register tiles of one or two output rows, with padding on any side, or
+    nothing else.
+    """
+    case, tile, tile_m = cut
     x, w = case.inputs(0, integers=True)
     arrays = case.arrange(x, w)
     plan = plan_conv2d(*(a.shape for a in arrays), case.dtype, **case.options)
     view = ungrouped(widened(plan.problem))
     channels = rounded_up(case.groups, plan.engine.best.lanes)
-    g = geometry(view, tile=(1, 2, columns), tile_m=tile_m, tile_c=channels, tile_k=channels)
+    g = geometry(view, tile=(1, *tile), tile_m=tile_m, tile_c=channels, tile_k=channels)
     assume(depthwise_row(g, in_place=True) is not None)
     y = changed(plan, method=Depthwise(in_place=True), view=view, tiling=Tiling(g, 1))(*arrays)
     np.testing.assert_array_equal(to_nchw(y, "NHWC"), case.rounded(case.reference(x, w)))
@@ -214,7 +217,7 @@ def test_sums_fill_the_registers_that_weights_leave(tile_pixels, most):
     arch = replace(cpu_arch(1), tile_pixels=tile_pixels)
     problem = Problem.parse((1, 14, 14, 64), (64, 1, 3, 3), padding=1, groups=64, layout="NHWC")
     found = depthwise.geometries(ungrouped(spatial(problem)), arch, in_place=True)
-    assert {g.tile_m for g in found} == {most}
+    assert {g.tile_m * depthwise.rows_together(arch, g) for g in found} == {most}
 
 
 def test_sums_that_leave_no_register_for_weights_are_exact():

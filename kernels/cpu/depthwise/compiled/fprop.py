@@ -32,6 +32,7 @@ from implicit_conv.kernels.cpu.runtime.compiled.source import Source, entry, tra
 from implicit_conv.kernels.cpu.runtime.table import (
     DEPTHWISE,
     DEPTHWISE_ROW,
+    DEPTHWISE_ROWS,
     PACK_BLOCK,
     TRANSPOSE_FILTERS,
 )
@@ -126,6 +127,13 @@ def row_in_place(call: Call, g: Geometry, rows: FilterRows, t: int, r: int) -> i
     return down * call.x.d + below * call.x.h
 
 
+def x_row(call: Call, g: Geometry, n: int, p: int) -> int:
+    """The address in x of what output row p of plane n reads first, for output column 0."""
+    a = call.x.address + n // g.Z * call.x.n - g.pad_w * call.x.w
+    a += schedule.input_plane(g, n, 0) * call.x.d
+    return a + (p * g.stride_h - g.pad_h) * call.x.h
+
+
 def row_count(rows: FilterRows) -> int:
     """The number of these filter rows."""
     return (rows.end_plane - rows.first_plane) * (rows.end - rows.first)
@@ -158,6 +166,20 @@ def write_taps(
                     memory.write(row_taps, offset)
                     memory.write(row_taps + 8, weights)
                     row_taps += 16
+
+
+def write_image_rows(call: Call, g: Geometry, p: int, table: int) -> int:
+    """Write the table of the image rows that the output rows p, p + 1, ... of a register tile read;
+    see `Rows`. Returns how many filter rows these output rows multiply, in all.
+    """
+    h, rows, met = p - g.pad_h, call.depthwise.rows, 0
+    for i in range(rows - 1 + g.R):
+        source = schedule.source_row(g, h + i, call.p_end)
+        memory.write(table + 16 * i, (source - h) * call.x.h)
+        memory.write(table + 16 * i + 8, 1 if source >= 0 else 0)
+        if source >= 0:
+            met += min(i + 1, rows) - max(0, i + 1 - g.R)
+    return met
 
 
 def edge_table(g: Geometry, table: int, index: int) -> int:
@@ -211,6 +233,7 @@ class Span(NamedTuple):
     w_tap: int
     w_channel: int
     out_pixel: int
+    out_row: int
     turn: int
     low: float  # the sums are clamped to low .. high
     high: float
@@ -240,6 +263,7 @@ def sum_tiles(call: Call, span: Span, taps: Taps, slot: int, a: int, out: int, t
         sums=span.sums,
         out=out,
         out_pixel=span.out_pixel,
+        out_row=span.out_row,
         vectors=span.vectors,
         last=span.last,
         back=span.back,
@@ -272,23 +296,22 @@ def inner_columns(g: Geometry, q: int, end: int) -> tuple[int, int]:
     return first, max(first, min(end, last // g.stride_w + 1))
 
 
-def sum_row_in_pieces(
-    call: Call, g: Geometry, span: Span, rows: int, a: int, q: int, out: int
+def sum_pieces(
+    call: Call, g: Geometry, span: Span, taps: Taps, slot: int, a: int, q: int, out: int
 ) -> None:
-    """One output row, one filter row per step: precomputed segments of columns, whose register
-    tiles have microkernels of their own.
+    """One output row, one filter row per step, or several output rows: precomputed segments of
+    columns, whose register tiles have microkernels of their own, from `slot` on.
     """
     tile, tiles = q // g.tile_q, schedule.ceil_div(g.Q, g.tile_q)
     first, end = (
         memory.read(call.depthwise.pieces + 8 * tile),
         memory.read(call.depthwise.pieces + 8 * tile + 8),
     )
-    step = g.stride_w * call.x.w
-    taps = Taps(span.taps + 16 * schedule.taps(g), rows, step, call.x.w)
     for index in range(first, end):
         piece = call.depthwise.pieces + 8 * (tiles + 1) + 24 * index
-        column, count, slot = memory.read(piece), memory.read(piece + 8), memory.read(piece + 16)
-        sum_tiles(call, span, taps, slot, a + column * step, out + column * span.out_pixel, count)
+        column, count, shape = memory.read(piece), memory.read(piece + 8), memory.read(piece + 16)
+        at, to = a + column * taps.step, out + column * span.out_pixel
+        sum_tiles(call, span, taps, slot + shape, at, to, count)
 
 
 def sum_row_in_place(
@@ -300,10 +323,11 @@ def sum_row_in_place(
     `rows` counts the filter rows in the tables; `a` and `out` belong to column 0.
     """
     q, first, last, end = columns
-    if call.depthwise.row_kernels:
-        sum_row_in_pieces(call, g, span, rows, a, q, out)
-        return
     step = g.stride_w * call.x.w
+    if call.depthwise.row_kernels:
+        taps = Taps(span.taps + 16 * schedule.taps(g), rows, step, call.x.w)
+        sum_pieces(call, g, span, taps, DEPTHWISE_ROW, a, q, out)
+        return
     for border in (q, first), (last, end):
         for column in range(border[0], border[1]):
             s, s_end = schedule.valid_columns(g, column)
@@ -372,6 +396,7 @@ def run_item(blob: Blob, origin: Place, block: int, panels: int, scratch: int) -
         step,
         w_channel,
         out[3],
+        out[2],
         turn,
         low,
         high,
@@ -391,29 +416,30 @@ def run_item(blob: Blob, origin: Place, block: int, panels: int, scratch: int) -
     if repeats:
         write_edge_taps(call, g, step, filter_rows, parts, table)
     for plane in range(planes):
-        for row in range(rows):
+        row = 0
+        while row < rows:
+            together = call.depthwise.rows if rows - row >= call.depthwise.rows else 1
             to = out[0] + plane * out[1] + row * out[2]
             if call.in_place:
-                needed = rows_in_place(g, n + plane, p + row)
-                if needed != filter_rows:
-                    filter_rows = needed
-                    write_taps(call, g, pixel, step, filter_rows, table)
-                    if repeats:
-                        write_edge_taps(call, g, step, filter_rows, parts, table)
-                a = (
-                    call.x.address
-                    + (n + plane) // g.Z * call.x.n
-                    + c * call.x.c
-                    - g.pad_w * call.x.w
-                )
-                a += schedule.input_plane(g, n + plane, 0) * call.x.d
-                a += ((p + row) * g.stride_h - g.pad_h) * call.x.h
+                a = x_row(call, g, n + plane, p + row) + c * call.x.c
                 to -= q * span.out_pixel
-                met = row_count(filter_rows)
-                sum_row_in_place(call, g, span, met, a, to, parts)
+                if together > 1:
+                    image_rows = edge_table(g, table, 0)
+                    met = write_image_rows(call, g, p + row, image_rows)
+                    taps = Taps(image_rows, met, g.stride_w * call.x.w, call.x.w)
+                    sum_pieces(call, g, span, taps, DEPTHWISE_ROWS, a, q, to)
+                else:
+                    needed = rows_in_place(g, n + plane, p + row)
+                    if needed != filter_rows:
+                        filter_rows = needed
+                        write_taps(call, g, pixel, step, filter_rows, table)
+                        if repeats:
+                            write_edge_taps(call, g, step, filter_rows, parts, table)
+                    sum_row_in_place(call, g, span, row_count(filter_rows), a, to, parts)
             else:
                 a = scratch + (plane * schedule.output_plane_rows(g) + row) * pitch
                 sum_pixels(call, g, span, taps, slot, a, to, columns)
+            row += together
     if staged:
         store_at(blob, origin, staging=staging, width=width, k=k, filters=filters)
 

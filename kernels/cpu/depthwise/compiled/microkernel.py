@@ -15,6 +15,7 @@ The taps of a filter row share the pixels that they read, so each pixel is loade
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -39,18 +40,20 @@ from implicit_conv.kernels.cpu.tile.storage import Stored
 TAP_BYTES = 16  # of an entry of the tap table: two 64-bit offsets
 
 ADDRESSES = ("a", "w", "taps", "sums", "out")
-# Addresses of activations, filters, tap table, initial sums and output; byte strides between the
-# pixels that are read, between the filters of two taps, between those of two channels of a group,
-# and between the pixels that are written. Vector i begins at byte i * size - `back`, but not before
+# Addresses of activations, filters, tap table, initial sums and output; the entries of the table, or
+# the filter rows that several output rows multiply in all; byte strides between the pixels that are
+# read, between the filters of two taps, between those of two channels of a group, and between the
+# pixels that are written. Vector i begins at byte i * size - `back`, but not before
 # byte 0 and not after `last`, so that the first two may overlap, and the last two; `tiles` register
 # tiles are contiguous along the row; `ahead` is the number of bytes from `a` to the row that the
 # next output row reads first; `rounds` is 1 if results are stored as the elements of y; `turn` is
-# the number of bytes between the repetitions of a pixel in circular padding.
+# the number of bytes between the repetitions of a pixel in circular padding; `out_row` is that
+# between the output rows of a tile.
 sum_channels = declare(
     DEPTHWISE,
     "sum_channels",
-    "a w taps sums out tap_count a_pixel w_tap w_channel out_pixel vectors last back tiles ahead "
-    "rounds turn",
+    "a w taps sums out tap_count a_pixel w_tap w_channel out_pixel out_row vectors last back tiles "
+    "ahead rounds turn",
     "low high",
 )
 
@@ -75,7 +78,7 @@ def emit(variant: Variant, e: Emitter, at: dict[str, ir.Value]) -> None:
     filters; a vector holds the filters of whole groups.
 
     The tap table holds (byte offset from `a`, byte offset from `w`) of each tap, or with a `row`
-    those of the first tap of each filter row.
+    those of the first tap of each filter row; with `rows` see there.
     """
     builder = e.builder
     limits = [e.splat(e.narrow(at[name])) for name in LIMITS]
@@ -103,11 +106,12 @@ def emit_vector(kernel: Kernel, index: ir.Value, a: ir.Value, out: ir.Value) -> 
     groups = builder.udiv(offset, i64(group_filters))
     channels = kernel.stored(builder.mul(groups, i64(group_channels)), variant.read_as)
     activations, filters = e.at(a, channels), e.at(kernel.pointers["w"], offset)
-    for p in range(variant.reads):
+    for p in range(0 if variant.rows else variant.reads):
         moved = builder.mul(at["a_pixel"], i64(p))
         e.prefetch(e.at(activations, builder.add(at["ahead"], moved)), 3)
     start = e.load(e.at(kernel.pointers["sums"], offset))
-    total = emit_taps(kernel, activations, filters, [start] * variant.pixels)
+    add = emit_rows if variant.rows else emit_taps
+    total = add(kernel, activations, filters, [start] * variant.outputs)
     emit_store(kernel, total, out, offset)
     return []
 
@@ -140,6 +144,41 @@ def emit_taps(
     return entries(i64(0), at["tap_count"], total)
 
 
+def emit_rows(
+    kernel: Kernel, activations: ir.Value, filters: ir.Value, total: Values
+) -> list[ir.Value]:
+    """`total` plus the products of all taps, image row by image row: each of its pixels is loaded
+    once for all output rows of the tile. One sum for each pixel, output row by output row.
+    """
+    variant, e, at, *_ = kernel
+    builder, taps, row, rows = e.builder, kernel.pointers["taps"], variant.row, variant.rows
+    assert row and rows and not variant.chain
+    places = [builder.mul(at["w_tap"], i64(tap)) for tap in range(rows.taps * row.taps)]
+    weights = [e.load(e.at(filters, place)) for place in places]
+
+    def image_row(i: int, total: Values) -> list[ir.Value]:
+        source = e.at(activations, builder.load(e.pointer(e.at(taps, i * TAP_BYTES), I64)))
+        filter_rows = [(j, i - j) for j in range(rows.tile)]
+        sums = list(total)
+        last = (variant.pixels - 1) * row.stride + row.taps
+        for column, value in _span_pixels(kernel, source, 0, last, 0):
+            for j, r in filter_rows:
+                if 0 <= r < rows.taps:
+                    for s in range(row.taps):
+                        p, between = divmod(column - s, row.stride)
+                        if between == 0 and 0 <= p < variant.pixels:
+                            index, weight = j * variant.pixels + p, weights[r * row.taps + s]
+                            sums[index] = e.multiply_add(value, weight, sums[index])
+        return sums
+
+    for i in range(rows.span):
+        flag = builder.load(e.pointer(e.at(taps, i * TAP_BYTES + 8), I64))
+        read = builder.icmp_signed("!=", flag, i64(0))
+        added, kept = functools.partial(image_row, i, total), functools.partial(list, total)
+        total = e.either(read, added, kept)
+    return list(total)
+
+
 def emit_store(kernel: Kernel, total: Values, out: ir.Value, offset: ir.Value) -> None:
     """Store the sums of one vector, `offset` bytes among sums from the first, as sums or as y."""
     variant, e, at, limits, *_ = kernel
@@ -147,8 +186,10 @@ def emit_store(kernel: Kernel, total: Values, out: ir.Value, offset: ir.Value) -
 
     def store(dtype: Stored) -> None:
         target = e.at(out, kernel.stored(offset, dtype))
-        for p, value in enumerate(total):
+        for number, value in enumerate(total):
+            j, p = divmod(number, variant.pixels)
             address = e.at(target, builder.mul(at["out_pixel"], i64(p)))
+            address = e.at(address, builder.mul(at["out_row"], i64(j))) if j else address
             convert.store(e, dtype, e.clamp(value, *limits), address)
 
     if variant.y_type == variant.sum_type:

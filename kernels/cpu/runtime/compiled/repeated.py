@@ -12,6 +12,7 @@ from implicit_conv.kernels.cpu.runtime.compiled.program import run_in_block
 from implicit_conv.kernels.cpu.runtime.compiled.source import CALL, INT, Source, of_function
 from implicit_conv.kernels.cpu.runtime.compiled.start import differing
 from implicit_conv.kernels.cpu.runtime.layout import LINE
+from implicit_conv.kernels.cpu.runtime.pool import APART, PAGE
 from implicit_conv.kernels.cpu.runtime.repeated import (
     AXES,
     BLOCKS,
@@ -89,8 +90,10 @@ def _keep(typingctx: Any, function: Any, array: Any, base: Any) -> Intrinsic:
     return INT(INT, INT, INT), codegen
 
 
-def result(state: int, out: int) -> int:
-    """A new reference to `out`, or a new array as of `pool.new_array`; 0 after an error."""
+def result(state: int, out: int, x: int) -> int:
+    """A new reference to `out`, or a new array as of `pool.new_array` for x at address `x`; 0 after
+    an error.
+    """
     if out != memory.read(state + WORD * NONE):
         _hold(out)
         return out
@@ -104,7 +107,8 @@ def result(state: int, out: int) -> int:
     block = _new(new, 1, state + WORD * SIZE, byte)
     if block == 0:
         return 0
-    start = (memory.read(block + FIELDS.data) + LINE - 1) // LINE * LINE
+    block_data = memory.read(block + FIELDS.data)
+    start = block_data + (x // LINE * LINE + APART - block_data) % PAGE
     kind, view = memory.read(state + WORD * KIND), memory.read(state + WORD * VIEW)
     _hold(dtype)
     y = _view(view, kind, dtype, axes, shape, start, IN_ORDER)
@@ -131,7 +135,7 @@ def again(owner: int, objects: int, count: int) -> int:
     out, blocks = memory.read(objects + 4 * WORD), memory.read(state + WORD * BLOCKS)
     paused = memory.read(blocks + WORD * PAUSED) != 0
     if not paused and differing(state + WORD * RECORD, x, w, bias, residual, out) == 0:
-        y = result(state, out)
+        y = result(state, out, data(state, x))
         if y == 0 or run(state, blocks, x, w, bias, residual, y):
             return y
         _drop(y)
