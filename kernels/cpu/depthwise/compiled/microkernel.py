@@ -15,7 +15,6 @@ The taps of a filter row share the pixels that they read, so each pixel is loade
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -40,15 +39,15 @@ from implicit_conv.kernels.cpu.tile.storage import Stored
 TAP_BYTES = 16  # of an entry of the tap table: two 64-bit offsets
 
 ADDRESSES = ("a", "w", "taps", "sums", "out")
-# Addresses of activations, filters, tap table, initial sums and output; the entries of the table, or
-# the filter rows that several output rows multiply in all; byte strides between the pixels that are
-# read, between the filters of two taps, between those of two channels of a group, and between the
-# pixels that are written. Vector i begins at byte i * size - `back`, but not before
-# byte 0 and not after `last`, so that the first two may overlap, and the last two; `tiles` register
-# tiles are contiguous along the row; `ahead` is the number of bytes from `a` to the row that the
-# next output row reads first; `rounds` is 1 if results are stored as the elements of y; `turn` is
-# the number of bytes between the repetitions of a pixel in circular padding; `out_row` is that
-# between the output rows of a tile.
+# Addresses of activations, filters, tap table, initial sums and output; the entries of the table,
+# or how many filter rows several output rows multiply in all; byte strides between the pixels that
+# are read, between the filters of two taps, between those of two channels of a group, and between
+# the pixels that are written. Vector i begins at byte i * size - `back`, but not before byte 0 and
+# not after `last`, so that the first two may overlap, and the last two; `tiles` register tiles are
+# contiguous along the row; `ahead` is the number of bytes from `a` to the row that the next output
+# row reads first; `rounds` is 1 if results are stored as the elements of y; `turn` is the number of
+# bytes between the repetitions of a pixel in circular padding, `out_row` that between the output
+# rows of a tile.
 sum_channels = declare(
     DEPTHWISE,
     "sum_channels",
@@ -171,11 +170,13 @@ def emit_rows(
                             sums[index] = e.multiply_add(value, weight, sums[index])
         return sums
 
-    for i in range(rows.span):
+    def unless_padding(i: int, total: Values) -> list[ir.Value]:
         flag = builder.load(e.pointer(e.at(taps, i * TAP_BYTES + 8), I64))
         read = builder.icmp_signed("!=", flag, i64(0))
-        added, kept = functools.partial(image_row, i, total), functools.partial(list, total)
-        total = e.either(read, added, kept)
+        return e.either(read, lambda: image_row(i, total), lambda: total)
+
+    for i in range(rows.span):
+        total = unless_padding(i, total)
     return list(total)
 
 
