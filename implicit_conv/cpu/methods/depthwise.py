@@ -273,8 +273,8 @@ def rows_together(arch: CpuArch, g: Geometry) -> int:
     """
     fits = ROWS * g.tile_m <= PIXELS == register_pixels(arch) and g.R * g.S <= ROWS_TAPS
     shared = g.stride_h == g.dilation_h == 1 < g.R and g.tile_p >= ROWS
-    flat = g.T == g.Z == 1 and g.pad_d == 0
-    return ROWS if fits and shared and flat and depthwise_row(g, True) else 1
+    one_chain = schedule.taps(g) <= schedule.CHAIN
+    return ROWS if fits and shared and one_chain and depthwise_row(g, True) else 1
 
 
 def with_rows(arch: CpuArch, g: Geometry) -> Geometry:
@@ -300,6 +300,7 @@ def block_tilings(
         blocks = blocks & {(near.geometry.tile_c, near.geometry.tile_k)} or blocks
     elif in_place:
         extents.update(narrow_tiles(problem, arch))
+        extents.update(deep_tiles(problem))
     found = [
         geometry(
             problem,
@@ -323,6 +324,12 @@ def block_tilings(
     return fitting or [found[sizes.index(min(sizes))]]
 
 
+def deep_tiles(problem: Problem) -> list[tuple[int, int, int]]:
+    """The extents of tiles of a few rows of all planes, whose x stays in L2 from plane to plane."""
+    z, p, q = problem.output
+    return [(z, rows, q) for rows in (ROWS, 2 * ROWS) if 1 < z and rows <= p]
+
+
 def narrow_tiles(problem: Problem, arch: CpuArch) -> list[tuple[int, int, int]]:
     """The extents of tiles so narrow that L1 keeps the pixels of an output row, although they share
     few sets; see `crowded_rows`.
@@ -343,13 +350,14 @@ def estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> Es
     """
     pixel = schedule.taps(g) / LOADS_PER_CYCLE
     rows, again = g.tile_n * g.tile_p, reread_cycles(problem, arch, g, in_place)
-    y_bytes = rows * g.tile_q * g.tile_c * stored_bytes(problem)
+    y_bytes = rows * g.tile_q * pixel_bytes(problem, g)
     if not in_place:
         fixed = copy_cycles(problem, g)
         if problem.channels_last:
             fixed += y_bytes / STREAMED_BYTES + far_copy_cycles(problem, arch, g)
         return blocks_estimate(problem, arch, g, pixel, fixed + again)
-    fixed = rows * ROW_CYCLES + y_bytes * (1 + g.stride_h * g.stride_w) / STREAMED_BYTES
+    x_bytes = y_bytes * g.stride_h * g.stride_w * (1 + far_planes(problem, arch, g))
+    fixed = rows * ROW_CYCLES + (x_bytes + y_bytes) / STREAMED_BYTES
     vectors = rows * g.tile_c / arch.lanes(problem.itemsize)
     if depthwise_row(g, in_place) is None:
         taps = border_columns(g) * g.tile_q / g.Q * BORDER_TAPS * schedule.taps(g)
@@ -403,9 +411,26 @@ def blocks_estimate(
     return Estimate(work * idle, 1)
 
 
+def pixel_bytes(problem: Problem, g: Geometry) -> float:
+    """Bytes of the lines that hold the channels of a block of one pixel; neighbouring blocks may
+    share lines.
+    """
+    size = stored_bytes(problem)
+    shared = g.tile_c < problem.C and problem.C * size % LINE
+    return g.tile_c * size + (LINE - size if shared else 0)
+
+
+def far_planes(problem: Problem, arch: CpuArch, g: Geometry) -> float:
+    """How many times x in place is read again from beyond L2, for further output planes."""
+    size = g.H * g.W * problem.C * stored_bytes(problem)
+    if g.T * size <= arch.l2_bytes:
+        return 0.0
+    return max(0, g.T - g.stride_d) / g.tile_n * far_share(problem, arch)
+
+
 def reread_cycles(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> float:
     """Cycles to read pixels again for the next output row of a tile, if L1 has not kept them."""
-    pixel = g.tile_c * stored_bytes(problem)
+    pixel = pixel_bytes(problem, g)
     rows, columns = int(schedule.filter_rows(g)), min(g.W, g.tile_q * g.stride_w + g.S - 1)
     if (rows * columns + g.tile_q) * pixel <= NEAR_SHARE * arch.l1_bytes:
         return 0.0

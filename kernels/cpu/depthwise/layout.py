@@ -50,7 +50,8 @@ class DepthwiseLayout(Layout):
         """Buffers have one more vector: with fewer channels than lanes, loads run over the end."""
         g, itemsize = self.g, self.itemsize
         buffer = buffer_bytes(g, itemsize) + self.lanes * itemsize
-        more = max(schedule.taps(g) * self._edges, self.together.span if self.together else 0)
+        image_rows = g.T * self.together.span if self.together else 0
+        more = max(schedule.taps(g) * self._edges, image_rows)
         return ScratchLayout(
             buffer=0 if self.in_place else buffer,
             staging=g.tile_n * g.tile_p * g.tile_q * g.tile_k * itemsize,
@@ -61,7 +62,7 @@ class DepthwiseLayout(Layout):
     @property
     def together(self) -> Rows | None:
         """The output rows of a register tile, if there are several."""
-        return Rows(self.rows, self.g.R) if self.rows > 1 else None
+        return Rows(self.rows, self.g.R, self.g.T) if self.rows > 1 else None
 
     @property
     def _edges(self) -> int:
@@ -85,16 +86,17 @@ class Row(NamedTuple):
 class Rows(NamedTuple):
     """The output rows of a register tile, which share the image rows that they read.
 
-    The tap table has an entry for each image row, (byte offset from `a`, 0 where it is padding of
-    zeros); the weights of all filter rows are kept in registers.
+    The tap table has an entry for each image row, plane by plane: (byte offset from `a`, 0 where it
+    is padding of zeros). The weights of all rows of a filter plane are kept in registers.
     """
 
     tile: int
     taps: int  # filter rows
+    planes: int  # filter planes
 
     @property
     def span(self) -> int:
-        """Image rows that a tile reads."""
+        """Image rows that a tile reads in a plane."""
         return self.tile - 1 + self.taps
 
 

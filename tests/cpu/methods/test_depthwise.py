@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from sampling import count, examples, sampled
 
-from implicit_conv import PlanError, conv2d, plan_conv2d
+from implicit_conv import PlanError, conv2d, plan_conv2d, plan_conv3d
 from implicit_conv.cpu.candidates.problem_views import spatial, ungrouped, widened
 from implicit_conv.cpu.candidates.tiling import Tiling, rounded_up
 from implicit_conv.cpu.engines.executed_loads import executed_loads
@@ -90,17 +90,21 @@ def cut_rows(draw):
     """A case whose x is read in place, filter rows at once, and the tile its rows are cut into."""
     pad, pad_h = st.integers(-1, 20), st.integers(-1, 4)
     stride = draw(st.sampled_from([1, 2]))
+    planes = draw(st.sampled_from([(), (), (1, 1), (4, 2), (3, 3)]))  # of image and filter
+    deep = len(planes) > 0
     case = Case(
         groups=draw(st.sampled_from([16, 37, 96])),
-        size=(draw(st.integers(1, 9)), draw(st.integers(1, 40))),
-        kernel=(draw(st.integers(1, 3)), draw(st.sampled_from([2, 3, 5]))),
-        stride=(draw(st.sampled_from([1, 1, 1, 2])), stride),
-        padding=((draw(pad_h), draw(pad_h)), (draw(pad), draw(pad))),
-        layout="NHWC",
+        size=(*planes[:1], draw(st.integers(1, 9)), draw(st.integers(1, 40))),
+        kernel=(*planes[1:], draw(st.integers(1, 3)), draw(st.sampled_from([2, 3, 5]))),
+        stride=(*[1] * deep, draw(st.sampled_from([1, 1, 1, 2])), stride),
+        padding=(*[(1, 2)] * deep, (draw(pad_h), draw(pad_h)), (draw(pad), draw(pad))),
+        dilation=(1,) * (2 + deep),
+        layout="NDHWC" if deep else "NHWC",
+        weight_layout="KCTRS" if deep else "KCRS",
         dtype=draw(st.sampled_from(["float32", "float64", "float16", "bfloat16"])),
     )
     assume(min(case.output) >= 1)
-    tile = draw(st.integers(1, 5)), draw(st.integers(1, 40))
+    tile = draw(st.integers(1, 3)), draw(st.integers(1, 5)), draw(st.integers(1, 40))
     return case, tile, draw(st.sampled_from([1, 2, 5, 7, 14]))
 
 
@@ -113,13 +117,14 @@ def test_rows_in_place_are_exact_however_they_are_cut(cut):
     case, tile, tile_m = cut
     x, w = case.inputs(0, integers=True)
     arrays = case.arrange(x, w)
-    plan = plan_conv2d(*(a.shape for a in arrays), case.dtype, **case.options)
-    view = ungrouped(widened(plan.problem))
+    make = plan_conv3d if len(case.size) == 3 else plan_conv2d
+    plan = make(*(a.shape for a in arrays), case.dtype, **case.options)
+    view = ungrouped(spatial(widened(plan.problem)))
     channels = rounded_up(case.groups, plan.engine.best.lanes)
-    g = geometry(view, tile=(1, *tile), tile_m=tile_m, tile_c=channels, tile_k=channels)
+    g = geometry(view, tile=tile, tile_m=tile_m, tile_c=channels, tile_k=channels)
     assume(depthwise_row(g, in_place=True) is not None)
     y = changed(plan, method=Depthwise(in_place=True), view=view, tiling=Tiling(g, 1))(*arrays)
-    np.testing.assert_array_equal(to_nchw(y, "NHWC"), case.rounded(case.reference(x, w)))
+    np.testing.assert_array_equal(to_nchw(y, case.layout), case.rounded(case.reference(x, w)))
 
 
 @sampled

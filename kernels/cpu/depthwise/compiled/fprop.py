@@ -168,17 +168,21 @@ def write_taps(
                     row_taps += 16
 
 
-def write_image_rows(call: Call, g: Geometry, p: int, table: int) -> int:
-    """Write the table of the image rows that the output rows p, p + 1, ... of a register tile read;
-    see `Rows`. Returns how many filter rows these output rows multiply, in all.
+def write_image_rows(call: Call, g: Geometry, n: int, p: int, table: int) -> int:
+    """Write the table of the image rows that the output rows p, p + 1, ... of a register tile read
+    in plane n; see `Rows`. Returns how many filter rows these output rows multiply, in all.
     """
-    h, rows, met = p - g.pad_h, call.depthwise.rows, 0
-    for i in range(rows - 1 + g.R):
-        source = schedule.source_row(g, h + i, call.p_end)
-        memory.write(table + 16 * i, (source - h) * call.x.h)
-        memory.write(table + 16 * i + 8, 1 if source >= 0 else 0)
-        if source >= 0:
-            met += min(i + 1, rows) - max(0, i + 1 - g.R)
+    d, h, rows, met = schedule.input_plane(g, n, 0), p - g.pad_h, call.depthwise.rows, 0
+    for t in range(g.T):
+        plane = schedule.source_plane(g, d + t * g.dilation_d)
+        for i in range(rows - 1 + g.R):
+            row = schedule.source_row(g, h + i, call.p_end)
+            read = plane >= 0 and row >= 0
+            memory.write(table, (plane - d) * call.x.d + (row - h) * call.x.h)
+            memory.write(table + 8, 1 if read else 0)
+            table += 16
+            if read:
+                met += min(i + 1, rows) - max(0, i + 1 - g.R)
     return met
 
 
@@ -425,7 +429,7 @@ def run_item(blob: Blob, origin: Place, block: int, panels: int, scratch: int) -
                 to -= q * span.out_pixel
                 if together > 1:
                     image_rows = edge_table(g, table, 0)
-                    met = write_image_rows(call, g, p + row, image_rows)
+                    met = write_image_rows(call, g, n + plane, p + row, image_rows)
                     taps = Taps(image_rows, met, g.stride_w * call.x.w, call.x.w)
                     sum_pieces(call, g, span, taps, DEPTHWISE_ROWS, a, q, to)
                 else:

@@ -150,34 +150,39 @@ def emit_rows(
     once for all output rows of the tile. One sum for each pixel, output row by output row.
     """
     variant, e, at, *_ = kernel
-    builder, taps, row, rows = e.builder, kernel.pointers["taps"], variant.row, variant.rows
+    builder, row, rows = e.builder, variant.row, variant.rows
     assert row and rows and not variant.chain
-    places = [builder.mul(at["w_tap"], i64(tap)) for tap in range(rows.taps * row.taps)]
-    weights = [e.load(e.at(filters, place)) for place in places]
+    taps = rows.taps * row.taps  # of a filter plane
+    last = (variant.pixels - 1) * row.stride + row.taps
 
-    def image_row(i: int, total: Values) -> list[ir.Value]:
-        source = e.at(activations, builder.load(e.pointer(e.at(taps, i * TAP_BYTES), I64)))
-        filter_rows = [(j, i - j) for j in range(rows.tile)]
+    def image_row(source: ir.Value, weights: Values, i: int, total: Values) -> list[ir.Value]:
         sums = list(total)
-        last = (variant.pixels - 1) * row.stride + row.taps
+        filter_rows = [(j, i - j) for j in range(rows.tile) if 0 <= i - j < rows.taps]
         for column, value in _span_pixels(kernel, source, 0, last, 0):
             for j, r in filter_rows:
-                if 0 <= r < rows.taps:
-                    for s in range(row.taps):
-                        p, between = divmod(column - s, row.stride)
-                        if between == 0 and 0 <= p < variant.pixels:
-                            index, weight = j * variant.pixels + p, weights[r * row.taps + s]
-                            sums[index] = e.multiply_add(value, weight, sums[index])
+                for s in range(row.taps):
+                    p, between = divmod(column - s, row.stride)
+                    if between == 0 and 0 <= p < variant.pixels:
+                        index, weight = j * variant.pixels + p, weights[r * row.taps + s]
+                        sums[index] = e.multiply_add(value, weight, sums[index])
         return sums
 
-    def unless_padding(i: int, total: Values) -> list[ir.Value]:
-        flag = builder.load(e.pointer(e.at(taps, i * TAP_BYTES + 8), I64))
-        read = builder.icmp_signed("!=", flag, i64(0))
-        return e.either(read, lambda: image_row(i, total), lambda: total)
+    def unless_padding(entry: ir.Value, weights: Values, i: int, total: Values) -> list[ir.Value]:
+        source = e.at(activations, builder.load(e.pointer(entry, I64)))
+        read = builder.load(e.pointer(e.at(entry, 8), I64))
+        read = builder.icmp_signed("!=", read, i64(0))
+        return e.either(read, lambda: image_row(source, weights, i, total), lambda: total)
 
-    for i in range(rows.span):
-        total = unless_padding(i, total)
-    return list(total)
+    def plane(t: ir.Value, total: Values) -> list[ir.Value]:
+        table = e.at(kernel.pointers["taps"], builder.mul(t, i64(rows.span * TAP_BYTES)))
+        place = e.at(filters, builder.mul(builder.mul(t, i64(taps)), at["w_tap"]))
+        places = [e.at(place, builder.mul(at["w_tap"], i64(tap))) for tap in range(taps)]
+        weights = [e.load(each) for each in places]
+        for i in range(rows.span):
+            total = unless_padding(e.at(table, i * TAP_BYTES), weights, i, total)
+        return list(total)
+
+    return plane(i64(0), total) if rows.planes == 1 else e.loop(i64(rows.planes), 1, total, plane)
 
 
 def emit_store(kernel: Kernel, total: Values, out: ir.Value, offset: ir.Value) -> None:
