@@ -277,11 +277,16 @@ def rows_together(arch: CpuArch, g: Geometry) -> int:
     return ROWS if fits and shared and one_chain and depthwise_row(g, True) else 1
 
 
-def with_rows(arch: CpuArch, g: Geometry) -> Geometry:
-    """`g`, whose register tiles have several output rows if they can."""
-    rows = min(g.P, rounded_up(g.tile_p, ROWS))
-    together = g._replace(tile_m=PIXELS // ROWS, tile_p=rows)
-    return together if rows_together(arch, together) > 1 else g
+def fitted(problem: Problem, arch: CpuArch, g: Geometry) -> Geometry:
+    """`g`, which reads x in place, with register tiles of several output rows if they can share
+    image rows; else of few pixels, if L1 cannot keep those that more would read.
+    """
+    few = g._replace(tile_m=PIXELS // ROWS)
+    rows = few._replace(tile_p=min(g.P, rounded_up(g.tile_p, ROWS)))
+    if rows_together(arch, rows) > 1:
+        return rows
+    crowded = depthwise_row(g, True) and crowded_rows(problem, arch, g) > 0
+    return few if crowded and register_pixels(arch) == PIXELS else g
 
 
 def block_tilings(
@@ -314,7 +319,7 @@ def block_tilings(
         for channels, filters in sorted(blocks)
     ]
     if in_place:
-        found = [*dict.fromkeys(with_rows(arch, g) for g in found)]
+        found = [*dict.fromkeys(fitted(problem, arch, g) for g in found)]
     limit = arch.l2_bytes * BUFFER_SHARE
     sizes = [
         DepthwiseLayout(g, problem.itemsize, lanes, in_place=in_place).scratch(packs=False).total

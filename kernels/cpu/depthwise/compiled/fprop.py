@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.depthwise.compiled.microkernel import sum_channels
-from implicit_conv.kernels.cpu.depthwise.layout import ALIGNED_VECTORS
+from implicit_conv.kernels.cpu.depthwise.layout import ALIGNED_VECTORS, FAR_BYTES
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.runtime.call import Call
 from implicit_conv.kernels.cpu.runtime.compiled.entry import Blob, fields, next_item
@@ -347,6 +347,12 @@ def sum_row_in_place(
     sum_pixels(call, g, span, taps, DEPTHWISE, at, to, last - first)
 
 
+def is_far(call: Call, g: Geometry) -> bool:
+    """Whether x is read in place and prefetched, since x and y fill more than the near caches."""
+    pixels = g.N * (g.D * g.H * g.W + g.Z * g.P * g.Q)
+    return call.in_place != 0 and pixels * g.C * call.itemsize > FAR_BYTES
+
+
 def misaligned_bytes(call: Call, g: Geometry, x: int, filters: int) -> int:
     """Bytes among sums by which vectors of x that is read in place begin late for aligned loads;
     0 where one more vector of channels would cost more than loads that cross lines.
@@ -385,7 +391,7 @@ def run_item(blob: Blob, origin: Place, block: int, panels: int, scratch: int) -
     back = misaligned_bytes(call, g, call.x.address + c * call.x.c, filters)
     vectors = schedule.ceil_div(filters * call.itemsize + back, call.lanes * call.itemsize)
     last = max(0, filters - call.lanes) * call.itemsize
-    ahead = ((g.R - 1) * g.dilation_h + g.stride_h) * call.x.h if call.in_place else 0
+    ahead = ((g.R - 1) * g.dilation_h + g.stride_h) * call.x.h if is_far(call, g) else 0
     rounds = 1 if call.stores.rounds and not staged else 0
     w_channel, turn = schedule.taps(g) * step, schedule.columns_in_turn(g) * call.x.w
     span = Span(

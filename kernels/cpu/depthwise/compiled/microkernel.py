@@ -45,9 +45,9 @@ ADDRESSES = ("a", "w", "taps", "sums", "out")
 # the pixels that are written. Vector i begins at byte i * size - `back`, but not before byte 0 and
 # not after `last`, so that the first two may overlap, and the last two; `tiles` register tiles are
 # contiguous along the row; `ahead` is the number of bytes from `a` to the row that the next output
-# row reads first; `rounds` is 1 if results are stored as the elements of y; `turn` is the number of
-# bytes between the repetitions of a pixel in circular padding, `out_row` that between the output
-# rows of a tile.
+# row reads first, or 0 if it is not to be prefetched; `rounds` is 1 if results are stored as the
+# elements of y; `turn` is the number of bytes between the repetitions of a pixel in circular
+# padding, `out_row` that between the output rows of a tile.
 sum_channels = declare(
     DEPTHWISE,
     "sum_channels",
@@ -105,9 +105,11 @@ def emit_vector(kernel: Kernel, index: ir.Value, a: ir.Value, out: ir.Value) -> 
     groups = builder.udiv(offset, i64(group_filters))
     channels = kernel.stored(builder.mul(groups, i64(group_channels)), variant.read_as)
     activations, filters = e.at(a, channels), e.at(kernel.pointers["w"], offset)
-    for p in range(0 if variant.rows else variant.reads):
-        moved = builder.mul(at["a_pixel"], i64(p))
-        e.prefetch(e.at(activations, builder.add(at["ahead"], moved)), 3)
+    if not variant.rows:
+        with builder.if_then(builder.icmp_signed("!=", at["ahead"], i64(0))):
+            for p in range(variant.reads):
+                moved = builder.mul(at["a_pixel"], i64(p))
+                e.prefetch(e.at(activations, builder.add(at["ahead"], moved)), 3)
     start = e.load(e.at(kernel.pointers["sums"], offset))
     add = emit_rows if variant.rows else emit_taps
     total = add(kernel, activations, filters, [start] * variant.outputs)
