@@ -10,7 +10,7 @@ k takes each channel of its own group in turn, out of a vector that begins with 
 Every thread packs a small filter for itself. One work item is a load tile and a block of channels:
 
     execute the tile's loads into this thread's buffer             (or read x in place)
-    for each register tile (pixels of a row):
+    for each register tile (pixels of a row, or of two rows):
         microkernel: sums over shifted views of the buffer -> y, or the staging tile
     staging tile -> residual, activation, layout -> y
 
