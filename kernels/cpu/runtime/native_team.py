@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+from pathlib import Path
 
 import numpy as np
 
@@ -11,6 +13,7 @@ from implicit_conv.kernels.cpu.runtime.code import code, python_code
 
 LINE = 128  # bytes between words of different writers: CPUs fetch pairs of cache lines
 JOBS = 5 * LINE  # offset of the jobs in the memory of a team; the words of the team come first
+PACKS = 4 * LINE + 8  # offset of a word of the team: 1 where Linux `packs_threads`
 JOB_COUNT = 62
 SEMAPHORE_BYTES = 64  # of a sem_t, at least
 SIGNAL_SET_BYTES = 128  # of a sigset_t
@@ -45,6 +48,7 @@ class Team:
         starter[TEAM] = address
         self.starter = int(starter.ctypes.data)
         self.words = shared[address - shared.ctypes.data :][:semaphores].view(np.int64)
+        self.words[PACKS // 8] = packs_threads()
         self.helpers: int = make(
             address,
             address + semaphores,
@@ -58,3 +62,14 @@ class Team:
         blob at address `blob` are done.
         """
         self._launch(self.address, entry, blob, threads)
+
+
+@functools.cache
+def packs_threads() -> bool:
+    """Whether this Linux was started with an option that packs threads which wake onto the CPU of
+    the thread that wakes them.
+    """
+    try:
+        return "sched_vcpu_pack=" in Path("/proc/cmdline").read_text()
+    except OSError:  # a sandbox may not show it
+        return False

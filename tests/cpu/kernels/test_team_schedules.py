@@ -92,16 +92,21 @@ class Run:
     helpers, cpus : int
     meet : bool
         Whether all threads of a launch wait for each other, so that none may be missed.
+    turn : int
+        ns for which others run when a thread gives way.
     """
 
-    def __init__(self, launches, helpers, cpus, meet=False):
-        self.words = Counter({CROWD_WORDS + CPUS: cpus, team.BED: BED})
+    def __init__(self, launches, helpers, cpus, meet=False, turn=TICK):
+        self.words = Counter({CROWD_WORDS + CPUS: cpus, team.BED: BED, team.PACKS: 1})
         for place in range(team.JOB_COUNT):
             job = team.JOBS + place * team.LINE
             self.words[job + team.BELL] = BELLS + place
             self.words[job + team.STATE] = team.CLOSED
         self.semaphores = Counter()
         self.time, self.closed = 0, {}  # ns; for each job, when it was closed
+        self.turn, self.ways = turn, 0  # how often a thread gave way
+        self.looked = {}  # for each thread, its last look at the clock
+        self.left = {}  # that before it gave way
         self.items, self.bounds = {}, {}  # of each live blob: items left, threads at most
         self.arrived, self.all_meet = Counter(), meet
         callers = [self.caller(i, launches) for i, launches in enumerate(launches)]
@@ -126,6 +131,7 @@ class Run:
 
     def step(self, thread):
         name, *arguments = self.steps[thread]
+        self.current = thread
         try:
             self.steps[thread] = self.threads[thread].send(getattr(self, name)(*arguments))
         except StopIteration:
@@ -144,7 +150,8 @@ class Run:
 
     def store(self, address, value):
         if address == team.REST_UNTIL:
-            waited = self.time - min(self.closed.values())
+            since = self.left.pop(self.current, None) or min(self.closed.values())
+            waited = self.time - since
             assert value <= self.time + team.REST * waited, "a rest for what nobody waited for"
         self.words[address] = value
 
@@ -187,6 +194,7 @@ class Run:
     def clock(self, which):
         """The time; no helper ever gets its CPU."""
         self.time += TICK * (which == linux.MONOTONIC)
+        self.looked[self.current] = self.time
         return self.time * (which == linux.MONOTONIC)
 
     def post(self, semaphore):
@@ -197,6 +205,11 @@ class Run:
 
     def pause(self):
         pass
+
+    def give_way(self):
+        self.left[self.current] = self.looked[self.current]
+        self.time += self.turn
+        self.ways += 1
 
     def this_cpu(self):
         return 0
@@ -258,3 +271,19 @@ def test_random_schedules():
             return current if current in ready and dice.random() < stay else dice.choice(ready)
 
         Run(launches, helpers, cpus).go(choose)
+
+
+@pytest.mark.parametrize("packs", [0, 1])
+@pytest.mark.parametrize("turn", [TICK, 2 * team.STALL])
+def test_who_wakes_a_helper_gives_way_where_linux_packs_threads(packs, turn):
+    """Once for each launch that finds it asleep; launches rest after others took a long turn."""
+    run = Run([[(4, 2)] * 3], 1, 4, turn=turn)
+    run.words[team.PACKS] = packs
+
+    def helper_first(ready, current):
+        return max(ready)
+
+    run.go(helper_first)
+    rests = packs and turn > team.STALL
+    assert run.ways == packs * (1 if rests else 3)
+    assert bool(run.words[team.REST_UNTIL]) == bool(rests)

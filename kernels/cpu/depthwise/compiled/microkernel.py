@@ -11,8 +11,8 @@ A register tile is a few neighbouring pixels of a row:
 
 The taps of a filter row share the pixels that they read, so each pixel is loaded once. A tile of
 several output rows has all weights of a filter plane in registers, and goes from image row to image
-row instead: each of its pixels is loaded once for all of them, so what L1 loses costs less. Elements
-of 16 bits are widened when they are loaded, and sums are rounded once, when they are stored.
+row instead: each pixel is loaded once for all of them, so what L1 loses costs less. Elements of 16
+bits are widened when they are loaded, and sums are rounded once, when they are stored.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ _pthread_create = types.ExternalFunction("pthread_create", INT(WORD, WORD, WORD,
 _pthread_detach = types.ExternalFunction("pthread_detach", INT(WORD))
 _pthread_sigmask = types.ExternalFunction("pthread_sigmask", INT(INT, WORD, WORD))
 _sigfillset = types.ExternalFunction("sigfillset", INT(WORD))
+_sched_yield = types.ExternalFunction("sched_yield", INT())
 _sched_getcpu = types.ExternalFunction("sched_getcpu", INT())
 _sched_getaffinity = types.ExternalFunction("sched_getaffinity", INT(INT, WORD, WORD))
 _sched_setaffinity = types.ExternalFunction("sched_setaffinity", INT(INT, WORD, WORD))
@@ -69,6 +70,11 @@ def wait(semaphore: int) -> None:
     """Sleep until there is a post for this thread."""
     while _sem_wait(semaphore) != 0:  # the handler of a signal came between
         pass
+
+
+def give_way() -> None:
+    """Let other threads of this CPU run first."""
+    _sched_yield()
 
 
 def this_cpu() -> Any:

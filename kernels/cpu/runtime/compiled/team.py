@@ -17,7 +17,9 @@ missed.
 - After a helper was kept from its CPU while its caller waited, launches do without helpers for
   REST times as long. What a helper lost before, other threads made up for.
 - Linux wakes a thread on the CPU of the thread that wakes it, even beside idle CPUs; such a helper
-  moves to another CPU, since both would take turns.
+  moves to another CPU, since both would take turns. Where Linux always does so, as the option
+  sched_vcpu_pack of some clouds makes it, the one that wakes gives way, lest the helper wait for
+  its first turn for milliseconds.
 - A forked child makes a team of its own at its first launch. At exit, helpers end with the process:
   they are no threads of Python's, and never need its lock.
 """
@@ -33,7 +35,13 @@ from implicit_conv.kernels.cpu.runtime.compiled import linux
 from implicit_conv.kernels.cpu.runtime.compiled.entry import run_counted
 from implicit_conv.kernels.cpu.runtime.compiled.source import Source, for_python, of_function
 from implicit_conv.kernels.cpu.runtime.compiled.subnormals import control_word, set_control_word
-from implicit_conv.kernels.cpu.runtime.native_team import JOB_COUNT, JOBS, LINE, SEMAPHORE_BYTES
+from implicit_conv.kernels.cpu.runtime.native_team import (
+    JOB_COUNT,
+    JOBS,
+    LINE,
+    PACKS,
+    SEMAPHORE_BYTES,
+)
 
 WORD = types.int64
 
@@ -58,21 +66,35 @@ LONGEST_STALL = 50_000_000  # of a longer one as much counts: a stopped process 
 REST = 16
 
 
-def wake(team: int, count: int) -> None:
-    """Wake up to `count` helpers that sleep."""
+def wake(team: int, count: int) -> int:
+    """Wake up to `count` helpers that sleep; returns how many of them do not."""
     while count > 0:
         sleepers = atomic.load(team + SLEEPERS)
         if sleepers == 0:
-            return
+            return count
         if atomic.swap(team + SLEEPERS, sleepers, sleepers - 1):
             linux.post(atomic.load(team + BED))
             count -= 1
+    return 0
 
 
 def wake_next(team: int, thread: int, limit: int) -> None:
     """Wake the helpers that thread `thread` of a launch on `limit` threads has to wake."""
     first = 2 * thread + 1
-    wake(team, min(2, limit - first))
+    wanted = min(2, limit - first)
+    if wake(team, wanted) < wanted and atomic.load(team + PACKS):
+        give_way(team)
+
+
+def give_way(team: int) -> None:
+    """Let helpers that were woken on this CPU move to another one, which takes them some 10 us. If
+    another process took the turn, launches rest.
+    """
+    began = linux.clock(linux.MONOTONIC)
+    linux.give_way()
+    now = linux.clock(linux.MONOTONIC)
+    if now - began > STALL:
+        atomic.store(team + REST_UNTIL, now + min(now - began, LONGEST_STALL) * REST)
 
 
 def work_in(team: int, bit: int, job: int, thread: int, limit: int) -> None:
