@@ -38,7 +38,9 @@ thread and on several take turns.
 
 - **1 thread** has the medians of the calls on one thread, in microseconds.
 - **call 1** to **call {CALLS}** say how many times as long the call of this place takes on one
-  thread as on several, by their medians: below 1, several threads are slower."""
+  thread as on several, by their medians: below 1, several threads are slower.
+
+[What else is measured](index.md#how-to-read-it)."""
 
 
 def run(options: argparse.Namespace) -> int:

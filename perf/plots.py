@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from perf.machines import machine_of
-from perf.overviews import Overview, ours_against, ratio_key, rivals_of
+from perf.overviews import FASTEST, Overview, fastest_of, ours_against, ratio_key, rivals_of
 from perf.picture import SHAPES, SIZE, Picture, width_of
 from perf.record import Record
 from perf.tables import suite_title, unusual_words, uses_winograd
@@ -22,6 +22,7 @@ LAYERS = 440  # pixels, the width of a plot of layers, so that a phone shrinks i
 MOST_HEIGHT = 900  # pixels, of a plot of layers whose rows are higher than the least
 MOST_STEP, LEAST_STEP = 17, 9  # height of a row where there are few, and where there are many
 SHARES = 84  # width of the panel of shares
+LEAST = 100  # pixels that ratios need: beside long names there is no panel of shares
 
 
 def overview(overviews: Sequence[Overview]) -> Picture:
@@ -79,19 +80,20 @@ def overview_words(overviews: Sequence[Overview]) -> str:
 
 def layers(record: Record) -> Picture:
     """A row a layer: time of each rival over ours, the worst first, and our share of the limit."""
-    rivals = {name: ratio_key(name, ours_against(name)[0]) for name in rivals_of(record)}
+    rivals = ratios_by_rival(record)
 
     def worst(row: dict[str, Any]) -> float:
-        ratios = [float(row["ratios"].get(key, math.inf)) for key in rivals.values()]
-        return min(ratios)
+        return min(ratios.get(row["layer"], math.inf) for ratios in rivals.values())
 
     rows = sorted(record["rows"], key=worst)
     top, foot = 52, 46
     step = min(MOST_STEP, max(LEAST_STEP, (MOST_HEIGHT - top - foot) / len(rows)))
     size = min(SIZE, 0.84 * step)
     left = 8 + max(width_of(row["layer"], size) for row in rows)
-    right = LAYERS - 12 - (SHARES if "ceilings" in record else 0)
-    found = [row["ratios"][key] for row in rows for key in rivals.values() if key in row["ratios"]]
+    right = LAYERS - 12
+    shared = "ceilings" in record and right - SHARES - left >= LEAST
+    right -= SHARES * shared
+    found = [ratio for ratios in rivals.values() for ratio in ratios.values()]
     low, high = min(0.9, *found) / 1.06, max(2.0, *found) * 1.06
 
     def at(ratio: float) -> float:
@@ -100,7 +102,9 @@ def layers(record: Record) -> Picture:
     bottom = top + step * len(rows)
     picture = Picture(LAYERS, bottom + foot, layers_words(record))
     _legend(picture, [*rivals])
-    picture.text(at(1), 38, "rival's time over ours", "middle" if at(1) > left + 60 else "start")
+    title = "rival's time over ours"
+    half = width_of(title) / 2
+    picture.text(min(max(at(1), left + half), right - half), 38, title, "middle")
     for tick in _ticks(low, high):
         color, width = ("text", 1.5) if tick == 1 else ("faint", 1)
         picture.line([(at(tick), top - 3), (at(tick), bottom)], color, width)
@@ -112,21 +116,35 @@ def layers(record: Record) -> Picture:
     picture.rules(left, right, heights)
     picture.labels(left - 4, zip(heights, names, strict=True), size)
     for y, row in zip(heights, rows, strict=True):
-        for mark, key in enumerate(rivals.values()):
-            if key in row["ratios"]:
-                shape = SHAPES[mark % len(SHAPES)]
-                picture.mark(at(row["ratios"][key]), y, "rim", shape, 0.24 * step + 1)
-                picture.mark(at(row["ratios"][key]), y, f"mark{mark % 4}", shape, 0.24 * step)
-    if "ceilings" in record:
+        for mark, ratios in enumerate(rivals.values()):
+            if row["layer"] in ratios:
+                x = at(ratios[row["layer"]])
+                picture.mark(x, y, "rim", SHAPES[mark], 0.24 * step + 1)
+                picture.mark(x, y, f"mark{mark}", SHAPES[mark], 0.24 * step)
+    if shared:
         _shares(picture, record, rows, top, step)
     return picture
+
+
+def ratios_by_rival(record: Record) -> dict[str, dict[str, float]]:
+    """Time over ours of each rival by layer; where there are more rivals than marks, of the fastest
+    on each layer alone.
+    """
+    rivals = rivals_of(record)
+    if len(rivals) > len(SHAPES):
+        return {FASTEST: {found.layer: found.ratio for found in fastest_of(record)}}
+    keys = {name: ratio_key(name, ours_against(name)[0]) for name in rivals}
+    return {
+        name: {row["layer"]: row["ratios"][key] for row in record["rows"] if key in row["ratios"]}
+        for name, key in keys.items()
+    }
 
 
 def _legend(picture: Picture, rivals: Sequence[str]) -> None:
     """Marks of rivals with their names, from left to right."""
     x = 8.0
     for number, name in enumerate(rivals):
-        picture.mark(x + 5, 14, f"mark{number % 4}", SHAPES[number % len(SHAPES)])
+        picture.mark(x + 5, 14, f"mark{number}", SHAPES[number])
         picture.text(x + 14, 14, name)
         x += 28 + width_of(name)
 
@@ -156,7 +174,7 @@ def share(limits: dict[str, float], row: dict[str, Any]) -> float:
 
 def layers_words(record: Record) -> str:
     """What a plot of layers shows, in words."""
-    names, rows = ", ".join(rivals_of(record)), len(record["rows"])
+    names, rows = ", ".join(ratios_by_rival(record)), len(record["rows"])
     return f"{chart_label(record)}: time of {names} over ours, for each of {rows} layers"
 
 

@@ -117,6 +117,16 @@ def test_marks_stand_at_their_ratios_and_the_worst_layer_is_first():
     assert [(bad - one) / octave, (good - one) / octave] == pytest.approx([-1, 2], abs=0.02)
 
 
+def test_of_more_rivals_than_marks_the_fastest_of_each_layer_stands_alone():
+    times = {"torch": 4.0, "onnxruntime": 2.0, "openvino": 3.0, "ncnn": 5.0, "opencv": 6.0}
+    one, other = layer("one", 1.0, **times), layer("other", 1.0, **{**times, "ncnn": 0.5})
+    picture = plots.layers(made(one, other))
+    found = texts(picture)
+    assert {"torch", "ncnn"}.isdisjoint(found) and "fastest of all" in found
+    assert len(shapes(picture, "mark0", "circle")) == 1 + 2  # with that of the legend
+    assert plots.layers_words(made(one, other)).count("fastest of all") == 1
+
+
 def test_shares_are_those_of_the_nearer_limit():
     gemm = layer("gemm", 2.0, torch=1.0)  # 1e9 FLOP in 2 s: half of the peak
     fewer = layer("fewer", 0.8, "winograd_f2", torch=2.0)  # 1.25 of the peak
