@@ -247,7 +247,7 @@ class CpuEngine(Runner):
         problem, tuning = self.problem, _tuning()
         x = tuning.example(self.x_shape, problem.dtype, 0)
         w = tuning.example(self.w_shape, problem.filter_dtype, 1)
-        return x, w, new_array(self.y_shape, numpy_dtype(self.y_dtype), x)
+        return x, w, new_array(self.y_shape, numpy_dtype(self.y_dtype), x.ctypes.data)
 
     def _views(self, binding: Binding) -> tuple[CallForm, Arrays]:
         """The form of a call, and arrays of these strides as methods take them."""

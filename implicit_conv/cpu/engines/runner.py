@@ -206,7 +206,7 @@ class Runner(ABC):
             and writable_directly(out, (x, read, bias, residual))
             and (residual is None or not (problem.is_integer or scale is not None))
         )
-        y = out if direct else new_array(shape, numpy_dtype(self.y_dtype), x)
+        y = out if direct else new_array(shape, numpy_dtype(self.y_dtype), x.ctypes.data)
         assert y is not None
         if y.size:
             binding = Binding(

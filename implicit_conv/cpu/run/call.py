@@ -203,7 +203,7 @@ class Call:
             Sums of integers with the bias could overflow.
         """
         if y is None:
-            y = new_array(self._form.y_shape, self._form.y_dtype, x)
+            y = new_array(self._form.y_shape, self._form.y_dtype, x.ctypes.data)
         self._compute(x, w, bias, y, residual, scale)
         return y
 
@@ -299,7 +299,7 @@ class KernelCall(Call):
         elif bias is not None:
             sums = self._operator.initial_sums(self._addend(bias))
         if y is None:
-            y = new_array(self._form.y_shape, self._form.y_dtype, x)
+            y = new_array(self._form.y_shape, self._form.y_dtype, x.ctypes.data)
         out = y
         if self._viewed:
             x, w, out = bits(x), w if type(w) is int else bits(w), bits(y)

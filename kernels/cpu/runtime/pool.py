@@ -41,16 +41,16 @@ def aligned_bytes(size: int) -> Any:
     return memory[start : start + size]
 
 
-def new_array(shape: tuple[int, ...], dtype: Any, x: Any) -> Any:
-    """An uninitialised array in C order, for what is computed from the array `x`. A large one is a
-    view of the memory that it owns alone, and begins where stores do not hold up loads of x.
+def new_array(shape: tuple[int, ...], dtype: Any, x: int) -> Any:
+    """An uninitialised array in C order, for what is computed from the array at address `x`. A large
+    one is a view of the memory that it owns alone, and begins where stores do not hold up loads.
     """
     dtype = np.dtype(dtype)
     size = math.prod(shape) * dtype.itemsize
     if size < LEAST_BYTES:
         return np.empty(shape, dtype)
     memory = np.empty(size + PAGE, np.uint8)
-    first = x.ctypes.data // LINE * LINE + APART
+    first = x // LINE * LINE + APART
     return np.ndarray(shape, dtype, memory, (first - memory.ctypes.data) % PAGE)
 
 

@@ -26,7 +26,7 @@ def begins_apart(y, x):
 @pytest.mark.parametrize("dtype", ["float32", "int8", "float64"])
 def test_a_new_array_is_one_of_numpy_and_a_large_one_begins_on_a_line(shape, dtype):
     x = np.empty(5)
-    made = new_array(shape, dtype, x)
+    made = new_array(shape, dtype, x.ctypes.data)
     assert type(made) is np.ndarray and (made.shape, made.dtype) == (shape, np.dtype(dtype))
     assert made.flags.c_contiguous and made.flags.writeable and made.flags.aligned
     if made.nbytes >= LEAST_BYTES:
