@@ -42,8 +42,8 @@ def aligned_bytes(size: int) -> Any:
 
 
 def new_array(shape: tuple[int, ...], dtype: Any, x: int) -> Any:
-    """An uninitialised array in C order, for what is computed from the array at address `x`. A large
-    one is a view of the memory that it owns alone, and begins where stores do not hold up loads.
+    """An uninitialised array in C order, for what is computed from the array at address `x`. If it
+    is large, it is a view of memory of its own, and begins where stores do not hold up loads.
     """
     dtype = np.dtype(dtype)
     size = math.prod(shape) * dtype.itemsize
