@@ -29,7 +29,7 @@ from implicit_conv.kernels.cpu.runtime.call import (
 )
 from implicit_conv.kernels.cpu.runtime.code import Code, code
 from implicit_conv.kernels.cpu.runtime.launch import Launch
-from implicit_conv.kernels.cpu.runtime.layout import Layout
+from implicit_conv.kernels.cpu.runtime.layout import LINE, Layout
 from implicit_conv.kernels.cpu.runtime.pool import aligned_bytes
 from implicit_conv.kernels.cpu.tile.storage import SIZES, Format
 from implicit_conv.kernels.cpu.tile.variants import (
@@ -98,6 +98,7 @@ class Operator(ABC):
 
     winograd: int = 0  # outputs of a Winograd tile along an axis; 0 for other families
     rounds: ClassVar[bool] = False  # whether microkernels round sums to the dtype of y
+    streams: bool = False  # whether microkernels may store past the caches
     transposes: ClassVar[bool] = True  # whether loads and packing may have to transpose
     stages_planes: bool = False  # whether a staging tile holds the pixels of one filter
 
@@ -263,6 +264,7 @@ class Operator(ABC):
                 stores=finish._replace(
                     staged=y_k != SIZES[self.form.y] or not clamps or (narrow and not self.rounds),
                     rounds=narrow,
+                    streams=self.streams and not any(step % LINE for step in y.strides[:4]),
                     clamps=clamps,
                 ),
                 activation=address,

@@ -57,6 +57,16 @@ def write(typingctx: Any, address: Any, value: Any) -> Intrinsic:
 
 
 @intrinsic
+def settle(typingctx: Any) -> Intrinsic:
+    """Let all threads see what this one stored past the caches, before what it stores next."""
+
+    def emit(builder: ir.IRBuilder) -> None:
+        builder.fence("seq_cst")
+
+    return _intrinsic(types.void, [], emit)
+
+
+@intrinsic
 def read_float(typingctx: Any, address: Any) -> Intrinsic:
     """The float64 at `address`."""
 

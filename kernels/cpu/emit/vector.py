@@ -108,6 +108,13 @@ class Emitter:
         """Store a vector at `address`."""
         self.builder.store(value, self.pointer(address)).align = align or self.itemsize
 
+    def stream(self, value: ir.Value, address: ir.Value) -> None:
+        """Store a vector at `address`, a multiple of its size, past the caches: `memory.settle`."""
+        stored = self.builder.store(value, self.pointer(address))
+        stored.align = self.lanes * self.itemsize
+        mark = self.builder.module.add_metadata([ir.Constant(I32, 1)])
+        stored.set_metadata("nontemporal", mark)
+
     def below(self, count: ir.Value, first: int = 0) -> ir.Value:
         """The mask of the lanes whose elements first, first + 1, ... are below `count` < 2^31."""
         if self.arm:

@@ -31,6 +31,11 @@ RUN_BYTES = 40
 # Bytes of a tap in the table by which all stride phases are packed: (offset of the phase's panels,
 # taps of the phase, number of the tap among them, channels of a channel block).
 PHASE_TAP_BYTES = 32
+# Bytes of a result beyond which the last-level cache does not keep it until it is read: to fetch
+# its lines before they are overwritten takes as long as to store them. On Zen 4 (2026-11) a layer
+# of 23 MB and the next one took 0.6 to 0.9 of the time so; results of 2 to 13 MB gain nothing, or
+# cost the next layer up to twice its time.
+STREAMED_BYTES = 16 << 20
 MOST_ELEMENTS = 1 << 47  # elements of a filter at most: see implicit_conv.problem.problem
 
 SPAN = 4  # elements among which a filter's taps are, per tap, that packing transposes at most
@@ -181,6 +186,7 @@ class RegisterTile:
     integers: bool = False  # sums are integers
     y: Stored = ""  # the 16-bit format that the final sums may be rounded to
     far: bool = False  # activations are far apart in the caller's array, and are prefetched
+    streams: bool = False  # the final sums may be stored past the caches
     fresh: bool = False  # sums begin at zero, not with the initial sums at `c_in`
 
     @property

@@ -8,6 +8,7 @@ import numpy as np
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.gemm.layout import (
+    STREAMED_BYTES,
     GemmLayout,
     RegisterTile,
     Way,
@@ -19,7 +20,7 @@ from implicit_conv.kernels.cpu.operator import Build, Operator
 from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.runtime.call import Bias, Input, Windows
 from implicit_conv.kernels.cpu.runtime.code import Code, code
-from implicit_conv.kernels.cpu.runtime.layout import Layout
+from implicit_conv.kernels.cpu.runtime.layout import LINE, Layout
 
 TRANSPOSES = {  # that a way to pack filters uses
     Way.TAPS: table.TRANSPOSE_TAPS,
@@ -39,11 +40,15 @@ class Gemm(Operator):
         super().__init__(layout, lanes, build)
 
     def _size(self, layout: Layout, build: Build) -> None:
+        g = layout.g
+        y_bytes = g.N * g.Z * g.P * g.Q * g.groups * g.K * self.itemsize
+        fills_lines = self.lanes * self.itemsize == LINE and self.form.y == self.form.sums
+        self.streams = fills_lines and y_bytes > STREAMED_BYTES and not self.winograd
         super()._size(layout, build)
         self.constant["heads"] = isinstance(layout, GemmLayout) and layout.heads
 
     def _part_kind(self) -> Any:
-        return self._is_far
+        return self._is_far, self.streams
 
     def _extents(self) -> Any:
         return tuple(register_tiles(self.g, self.layout.in_place))
@@ -97,6 +102,7 @@ class Gemm(Operator):
                     integers=form.integers,
                     y=form.rounded if self.rounds and form.rounded != form.sums else "",
                     far=self._is_far,
+                    streams=self.streams,
                     fresh=self.winograd > 0,
                 )
                 parts[table.microkernel_slot(vectors, groups, inner)] = code(maker, tile)

@@ -148,3 +148,30 @@ def test_explain_tells_whether_rows_in_place_have_padding(pad, words):
     best = plan(spatial(problem), ARCHS["48 KiB, 12 ways"], Request()).candidates[0]
     assert best.method in IN_PLACE
     assert words in best.method.describe(best)["loads"]
+
+
+@given(
+    st.sampled_from([((3, 3), (1, 1)), ((1, 1), (1, 1)), ((3, 3), (2, 2))]),
+    st.sampled_from([16, 48, 64, 40]),
+    st.sampled_from([5, 6000]),
+    st.sampled_from([1, 2]),
+    st.sampled_from([None, "relu"]),
+    st.sampled_from([0, 4, 64]),
+)
+@examples(25, 200)
+def test_results_that_are_stored_past_the_caches(taps, filters, channels, groups, activation, late):
+    """Whole lines are; parts of lines, sums of several channel blocks and staging tiles are not."""
+    kernel, stride = taps
+    case = Case(C=channels * groups, K=filters * groups, groups=groups, size=(7, 19))
+    case = replace(case, kernel=kernel, stride=stride, layout="NHWC")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("implicit_conv.kernels.cpu.gemm.operator.STREAMED_BYTES", 0)
+        plan = plan_of(case, algorithm="implicit_gemm", activation=activation)
+        x, w = case.inputs(0, integers=True)
+        expected = case.reference(x, w).transpose(0, 2, 3, 1)
+        expected = np.maximum(expected, 0) if activation else expected
+        bytes_of_y = np.empty(expected.size * 4 + 128, np.uint8)
+        first = -bytes_of_y.ctypes.data % LINE + late
+        y = bytes_of_y[first:][: expected.size * 4].view(np.float32).reshape(expected.shape)
+        plan(*case.arrange(x, w), out=y)
+    np.testing.assert_array_equal(y, expected)

@@ -27,6 +27,7 @@ from implicit_conv.kernels.cpu.gemm.layout import RUN_BYTES, run_table_bytes
 from implicit_conv.kernels.cpu.runtime.call import Call
 from implicit_conv.kernels.cpu.runtime.compiled.entry import Blob, fields
 from implicit_conv.kernels.cpu.runtime.compiled.source import Source
+from implicit_conv.kernels.cpu.runtime.layout import LINE
 from implicit_conv.kernels.cpu.runtime.table import microkernel_slot
 from implicit_conv.kernels.cpu.tile.compiled.epilogue import store_at
 from implicit_conv.kernels.cpu.tile.compiled.load import load_at
@@ -170,7 +171,7 @@ class Product(NamedTuple):
     out: View  # where the sums are stored
     vectors: int  # of the panel
     chained: int  # 1: the initial sums are added to the sums of all chains
-    rounds: int  # 1: the sums are rounded to the narrower elements of y
+    final: int  # 1: the sums are rounded to the narrower elements of y, or streamed to it
     low: float  # the sums are clamped to low .. high
     high: float
 
@@ -253,7 +254,7 @@ def multiply_segment(
                         c_out_group=out.group,
                         tiles=tiles,
                         chained=product.chained,
-                        rounds=product.rounds,
+                        final=product.final,
                         low=product.low,
                         high=product.high,
                     )
@@ -322,12 +323,15 @@ def run_item(
             last = block == blocks - 1
             low, high = bounds(call) if last else (-math.inf, math.inf)
             chained = blocks > 1 or has_chains(call, g, channels)
-            rounds = call.stores.rounds and not staged
-            product = Product(a, weights, sums, out, vectors, chained, rounds, low, high)
+            streams = call.stores.streams and blocks == 1 and out.address % LINE == 0
+            final = (call.stores.rounds or streams) and not staged
+            product = Product(a, weights, sums, out, vectors, chained, final, low, high)
             multiply(call, g, product, extent, tile_rows, (q, columns), scratch + call.scratch.runs)
             if last and staged:
                 first = group * g.K + k
                 store_at(blob, origin, staging=staging, width=width, k=first, filters=filters)
+    if call.stores.streams:
+        memory.settle()
 
 
 def make_fprop() -> Source:

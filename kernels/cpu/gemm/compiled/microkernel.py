@@ -49,20 +49,20 @@ PREFETCH_BYTES = 2048  # bytes by which prefetches of the panel run ahead of the
 
 # Addresses of activations, packed panel, run table, initial sums and output; byte strides of each
 # array between pixels of a group, and between groups; `tiles` register tiles are contiguous along
-# the inner axis; `chained` is 1 if there may be more chains than one, and `rounds` if sums are
-# stored as the tile's `y`; sums are clamped to low .. high.
+# the inner axis; `chained` is 1 if there may be more chains than one, `final` if sums are stored as
+# the tile's `y`, or streamed; they are clamped to low .. high.
 multiply_tile = declare(
     microkernel_slot(1, 0, 0),
     "multiply_tile",
     "a b runs c_in c_out run_count a_inner a_group c_in_inner c_in_group c_out_inner c_out_group "
-    "tiles chained rounds",
+    "tiles chained final",
     "low high",
     a_group=0,
     c_in_inner=0,
     c_in_group=0,
     c_out_group=0,
     chained=0,
-    rounds=0,
+    final=0,
     low=-math.inf,
     high=math.inf,
 )
@@ -273,7 +273,7 @@ def emit_stores(
     pixels: Any,
     sums: Callable[[], Iterable[ir.Value]],
 ) -> None:
-    """Store the vectors that `sums()` yields for `pixels`, clamped, as sums or rounded.
+    """Store the vectors that `sums()` yields for `pixels`, clamped: as sums, rounded or streamed.
 
     Each way to store them is a branch of its own that calls `sums()` again.
     """
@@ -284,10 +284,10 @@ def emit_stores(
         limits = [e.splat(e.narrow(bound)) for bound in bounds]
         return (e.clamp(value, *limits) for value in sums())
 
-    def store_sums(values: Iterable[ir.Value]) -> None:
+    def store_sums(values: Iterable[ir.Value], store: Any = e.store) -> None:
         places = _places(tile, e, at, "c_out", pixels, tile.vector_bytes)
         for value, place in zip(values, places, strict=True):
-            e.store(value, place)
+            store(value, place)
 
     def store_rounded(values: Iterable[ir.Value]) -> None:
         size = storage.SIZES[tile.y]
@@ -307,12 +307,12 @@ def emit_stores(
             with plain:
                 how(sums())
 
-    if not tile.y:
+    if not tile.y and not tile.streams:
         store(store_sums)
         return
-    with builder.if_else(builder.trunc(at["rounds"], ir.IntType(1))) as (rounded, kept):
-        with rounded:
-            store(store_rounded)
+    with builder.if_else(builder.trunc(at["final"], ir.IntType(1))) as (final, kept):
+        with final:
+            store(store_rounded if tile.y else functools.partial(store_sums, store=e.stream))
         with kept:
             store(store_sums)
 
