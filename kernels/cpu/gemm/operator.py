@@ -8,6 +8,7 @@ import numpy as np
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.gemm.layout import (
+    FETCHED_BYTES,
     STREAMED_BYTES,
     GemmLayout,
     RegisterTile,
@@ -34,6 +35,7 @@ class Gemm(Operator):
     """Implicit GEMM: pixels are rows, filters are vector lanes."""
 
     rounds = True
+    fetches: bool  # whether microkernels prefetch the lines of y
 
     def __init__(self, layout: Layout, lanes: int, build: Build, multiplier: str = "") -> None:
         self.multiplier = multiplier  # "amx" or "matrices", if they multiply several pixels at once
@@ -43,12 +45,14 @@ class Gemm(Operator):
         g = layout.g
         y_bytes = g.N * g.Z * g.P * g.Q * g.groups * g.K * self.itemsize
         fills_lines = self.lanes * self.itemsize == LINE and self.form.y == self.form.sums
-        self.streams = fills_lines and y_bytes > STREAMED_BYTES and not self.winograd
+        fills_lines = fills_lines and not self.winograd
+        self.streams = fills_lines and y_bytes > STREAMED_BYTES
+        self.fetches = fills_lines and FETCHED_BYTES < y_bytes <= STREAMED_BYTES
         super()._size(layout, build)
         self.constant["heads"] = isinstance(layout, GemmLayout) and layout.heads
 
     def _part_kind(self) -> Any:
-        return self._is_far, self.streams
+        return self._is_far, self.streams, self.fetches
 
     def _extents(self) -> Any:
         return tuple(register_tiles(self.g, self.layout.in_place))
@@ -103,6 +107,7 @@ class Gemm(Operator):
                     y=form.rounded if self.rounds and form.rounded != form.sums else "",
                     far=self._is_far,
                     streams=self.streams,
+                    fetches=self.fetches,
                     fresh=self.winograd > 0,
                 )
                 parts[table.microkernel_slot(vectors, groups, inner)] = code(maker, tile)

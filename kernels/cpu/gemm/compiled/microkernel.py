@@ -99,7 +99,7 @@ def for_each_tile(
 
 
 def _emit_tile(tile: RegisterTile, e: Emitter, at: dict[str, ir.Value]) -> None:
-    """Emit one register tile: initial sums, every run, stores."""
+    """Emit one register tile: lines of C ahead of time, initial sums, every run, stores."""
     builder = e.builder
     a, b = (builder.inttoptr(at[name], BYTES) for name in ("a", "b"))
     pixels = [(g, p) for g in range(tile.groups) for p in range(tile.inner)]
@@ -180,6 +180,9 @@ def _emit_tile(tile: RegisterTile, e: Emitter, at: dict[str, ir.Value]) -> None:
         moving = [e.at(base, count * tile.itemsize) for base in moving]
         return [*moving, e.at(b, count * tile.vectors * tile.vector_bytes), *acc]
 
+    if tile.fetches:
+        for place in _places(tile, e, at, "c_out", pixels, tile.vector_bytes):
+            e.prefetch(place, 2)
     bases = [pixel_address(e, at, a, "a", g, p) for g, p in pixels if p % PIXELS_PER_BASE == 0]
 
     def initial() -> list[ir.Value]:
