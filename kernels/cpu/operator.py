@@ -29,7 +29,7 @@ from implicit_conv.kernels.cpu.runtime.call import (
 )
 from implicit_conv.kernels.cpu.runtime.code import Code, code
 from implicit_conv.kernels.cpu.runtime.launch import Launch
-from implicit_conv.kernels.cpu.runtime.layout import LINE, Layout
+from implicit_conv.kernels.cpu.runtime.layout import Layout
 from implicit_conv.kernels.cpu.runtime.pool import aligned_bytes
 from implicit_conv.kernels.cpu.tile.storage import SIZES, Format
 from implicit_conv.kernels.cpu.tile.variants import (
@@ -98,7 +98,6 @@ class Operator(ABC):
 
     winograd: int = 0  # outputs of a Winograd tile along an axis; 0 for other families
     rounds: ClassVar[bool] = False  # whether microkernels round sums to the dtype of y
-    streams: bool = False  # whether microkernels may store past the caches
     transposes: ClassVar[bool] = True  # whether loads and packing may have to transpose
     stages_planes: bool = False  # whether a staging tile holds the pixels of one filter
 
@@ -264,8 +263,8 @@ class Operator(ABC):
                 stores=finish._replace(
                     staged=y_k != SIZES[self.form.y] or not clamps or (narrow and not self.rounds),
                     rounds=narrow,
-                    streams=self.streams and not any(step % LINE for step in y.strides[:4]),
                     clamps=clamps,
+                    **self._large_result(y),
                 ),
                 activation=address,
                 record=record,
@@ -276,6 +275,10 @@ class Operator(ABC):
             ),
             keep=(bounds, self),
         )
+
+    def _large_result(self, y: Any) -> dict[str, int]:
+        """The fields of Stores that say how microkernels store a result that caches do not keep."""
+        return {}
 
     def _clamps(self, kind: int, changed: bool) -> bool:
         """Whether all that is left to do to sums is to clamp and to round them; `changed` says that

@@ -14,6 +14,7 @@ import numpy as np
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.runtime.layout import (
     FEW,
+    LINE,
     Layout,
     ScratchLayout,
     Window,
@@ -190,8 +191,6 @@ class RegisterTile:
     integers: bool = False  # sums are integers
     y: Stored = ""  # the 16-bit format that the final sums may be rounded to
     far: bool = False  # activations are far apart in the caller's array, and are prefetched
-    streams: bool = False  # the final sums may be stored past the caches
-    fetches: bool = False  # the lines of `c_out` are prefetched while sums are computed
     fresh: bool = False  # sums begin at zero, not with the initial sums at `c_in`
 
     @property
@@ -208,6 +207,11 @@ class RegisterTile:
     def vector_bytes(self) -> int:
         """Bytes of a vector."""
         return self.lanes * self.itemsize
+
+    @property
+    def by_line(self) -> bool:
+        """Whether vectors of sums are cache lines of y, if y has the dtype of the sums."""
+        return self.vector_bytes == LINE and not self.y and not self.fresh
 
     @property
     def align(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -35,27 +36,29 @@ class Gemm(Operator):
     """Implicit GEMM: pixels are rows, filters are vector lanes."""
 
     rounds = True
-    fetches: bool  # whether microkernels prefetch the lines of y
 
     def __init__(self, layout: Layout, lanes: int, build: Build, multiplier: str = "") -> None:
         self.multiplier = multiplier  # "amx" or "matrices", if they multiply several pixels at once
         super().__init__(layout, lanes, build)
 
     def _size(self, layout: Layout, build: Build) -> None:
-        g = layout.g
-        y_bytes = g.N * g.Z * g.P * g.Q * g.groups * g.K * self.itemsize
-        fills_lines = self.lanes * self.itemsize == LINE and self.form.y == self.form.sums
-        fills_lines = fills_lines and not self.winograd
-        self.streams = fills_lines and y_bytes > STREAMED_BYTES
-        self.fetches = fills_lines and FETCHED_BYTES < y_bytes <= STREAMED_BYTES
         super()._size(layout, build)
         self.constant["heads"] = isinstance(layout, GemmLayout) and layout.heads
 
     def _part_kind(self) -> Any:
-        return self._is_far, self.streams, self.fetches
+        return self._is_far
 
     def _extents(self) -> Any:
         return tuple(register_tiles(self.g, self.layout.in_place))
+
+    def _large_result(self, y: Any) -> dict[str, int]:
+        vector, size = self.lanes * self.itemsize, math.prod(y.shape) * y.itemsize
+        lines = vector == LINE and self.form.y == self.form.sums
+        lines = lines and not any(step % LINE for step in y.strides[:4])
+        return {
+            "streams": lines and size > STREAMED_BYTES,
+            "fetches": lines and FETCHED_BYTES < size <= STREAMED_BYTES,
+        }
 
     @property
     def _is_far(self) -> bool:
@@ -106,8 +109,6 @@ class Gemm(Operator):
                     integers=form.integers,
                     y=form.rounded if self.rounds and form.rounded != form.sums else "",
                     far=self._is_far,
-                    streams=self.streams,
-                    fetches=self.fetches,
                     fresh=self.winograd > 0,
                 )
                 parts[table.microkernel_slot(vectors, groups, inner)] = code(maker, tile)

@@ -105,7 +105,8 @@ class Stores(NamedTuple):
 
     staged: int = 0  # 1: every panel goes through the staging tile; 0: only those that do not fit y
     rounds: int = 0  # 1: y is narrower than the sums, and microkernels may round to it
-    streams: int = 0  # 1: microkernels may store past the caches, since y is larger than these
+    streams: int = 0  # 1: microkernels store past the caches, where whole lines of y are sums
+    fetches: int = 0  # 1: they fetch the lines of y before they compute what is stored there
     clamps: int = 0  # 1: the activation is a clamp, and no residual is added before it
     row_axis: int = 0  # the contiguous axis of y: see epilogue.py
     finish: int = 0  # slot of the part that finishes sums

@@ -172,6 +172,7 @@ class Product(NamedTuple):
     vectors: int  # of the panel
     chained: int  # 1: the initial sums are added to the sums of all chains
     final: int  # 1: the sums are rounded to the narrower elements of y, or streamed to it
+    fetches: int  # 1: the lines at `out` are fetched before the sums are computed
     low: float  # the sums are clamped to low .. high
     high: float
 
@@ -255,6 +256,7 @@ def multiply_segment(
                         tiles=tiles,
                         chained=product.chained,
                         final=product.final,
+                        fetches=product.fetches,
                         low=product.low,
                         high=product.high,
                     )
@@ -325,7 +327,8 @@ def run_item(
             chained = blocks > 1 or has_chains(call, g, channels)
             streams = call.stores.streams and blocks == 1 and out.address % LINE == 0
             final = (call.stores.rounds or streams) and not staged
-            product = Product(a, weights, sums, out, vectors, chained, final, low, high)
+            fetches = call.stores.fetches and not staged
+            product = Product(a, weights, sums, out, vectors, chained, final, fetches, low, high)
             multiply(call, g, product, extent, tile_rows, (q, columns), scratch + call.scratch.runs)
             if last and staged:
                 first = group * g.K + k

@@ -50,12 +50,13 @@ PREFETCH_BYTES = 2048  # bytes by which prefetches of the panel run ahead of the
 # Addresses of activations, packed panel, run table, initial sums and output; byte strides of each
 # array between pixels of a group, and between groups; `tiles` register tiles are contiguous along
 # the inner axis; `chained` is 1 if there may be more chains than one, `final` if sums are stored as
-# the tile's `y`, or streamed; they are clamped to low .. high.
+# the tile's `y`, or streamed, and `fetches` if the lines at `c_out` are fetched first; sums are
+# clamped to low .. high.
 multiply_tile = declare(
     microkernel_slot(1, 0, 0),
     "multiply_tile",
     "a b runs c_in c_out run_count a_inner a_group c_in_inner c_in_group c_out_inner c_out_group "
-    "tiles chained final",
+    "tiles chained final fetches",
     "low high",
     a_group=0,
     c_in_inner=0,
@@ -63,6 +64,7 @@ multiply_tile = declare(
     c_out_group=0,
     chained=0,
     final=0,
+    fetches=0,
     low=-math.inf,
     high=math.inf,
 )
@@ -180,9 +182,10 @@ def _emit_tile(tile: RegisterTile, e: Emitter, at: dict[str, ir.Value]) -> None:
         moving = [e.at(base, count * tile.itemsize) for base in moving]
         return [*moving, e.at(b, count * tile.vectors * tile.vector_bytes), *acc]
 
-    if tile.fetches:
-        for place in _places(tile, e, at, "c_out", pixels, tile.vector_bytes):
-            e.prefetch(place, 2)
+    if tile.by_line:
+        with builder.if_then(builder.trunc(at["fetches"], ir.IntType(1))):
+            for place in _places(tile, e, at, "c_out", pixels, tile.vector_bytes):
+                e.prefetch(place, 2)
     bases = [pixel_address(e, at, a, "a", g, p) for g, p in pixels if p % PIXELS_PER_BASE == 0]
 
     def initial() -> list[ir.Value]:
@@ -310,7 +313,7 @@ def emit_stores(
             with plain:
                 how(sums())
 
-    if not tile.y and not tile.streams:
+    if not tile.y and not tile.by_line:
         store(store_sums)
         return
     with builder.if_else(builder.trunc(at["final"], ir.IntType(1))) as (final, kept):
