@@ -38,8 +38,8 @@ PHASE_TAP_BYTES = 32
 # cost the next layer up to twice its time.
 STREAMED_BYTES = 16 << 20
 # Bytes of a result beyond which L2 does not keep it: its lines are fetched while the sums that go
-# there are computed. On Zen 4 (2026-11) results of 1.6 and 3.2 MB that no cache had took 4 to 5 %
-# less time so, and half a percent more where the last-level cache had them.
+# there are computed. On Zen 4 (2026-11) results of 1.6 and 3.2 MB that no cache had took 3 to 8 %
+# less time so, and as much as before where the last-level cache had them.
 FETCHED_BYTES = 1 << 20
 MOST_ELEMENTS = 1 << 47  # elements of a filter at most: see implicit_conv.problem.problem
 
