@@ -12,9 +12,10 @@ from sampling import examples
 import implicit_conv as ic
 from implicit_conv.cpu.candidates.candidate import Request
 from implicit_conv.cpu.candidates.problem_views import spatial
-from implicit_conv.cpu.machine.arch import CpuArch
+from implicit_conv.cpu.machine.arch import CpuArch, cpu_arch
 from implicit_conv.cpu.methods.gemm import Gemm
 from implicit_conv.cpu.plan.planner import plan
+from implicit_conv.kernels.cpu.gemm.operator import Gemm as Operator
 from implicit_conv.problem.problem import Problem
 from implicit_conv.testing import Array, Case, plan_of, to_nchw
 
@@ -164,8 +165,12 @@ def test_results_that_are_stored_past_the_caches(taps, filters, channels, groups
     kernel, stride = taps
     case = Case(C=channels * groups, K=filters * groups, groups=groups, size=(7, 19))
     case = replace(case, kernel=kernel, stride=stride, layout="NHWC")
+    asked, told = Operator._large_result, []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("implicit_conv.kernels.cpu.gemm.operator.STREAMED_BYTES", 0)
+        patch.setattr(
+            Operator, "_large_result", lambda self, y: told.append(asked(self, y)) or told[-1]
+        )
         plan = plan_of(case, algorithm="implicit_gemm", activation=activation)
         x, w = case.inputs(0, integers=True)
         expected = case.reference(x, w).transpose(0, 2, 3, 1)
@@ -175,3 +180,5 @@ def test_results_that_are_stored_past_the_caches(taps, filters, channels, groups
         y = bytes_of_y[first:][: expected.size * 4].view(np.float32).reshape(expected.shape)
         plan(*case.arrange(x, w), out=y)
     np.testing.assert_array_equal(y, expected)
+    whole_lines = cpu_arch().vector_bits == 512 and filters * groups % 16 == 0
+    assert {fields["streams"] for fields in told} == {whole_lines}
