@@ -6,10 +6,12 @@ compares with "plan"; any other rival takes a plain filter at each call, and com
 
 from __future__ import annotations
 
+from math import inf
 from statistics import geometric_mean
 from typing import Any, NamedTuple
 
 from implicit_conv.tools.rivals import FAST_UNITS, LIMIT_UNITS
+from perf import outliers
 from perf.engines import ENGINES, PLAIN, RIVALS
 from perf.record import Record
 
@@ -74,13 +76,25 @@ def error_limit(record: Record) -> float:
     return FAST_UNITS if settings_of(record)["precision"] == "fast" else LIMIT_UNITS
 
 
+def window_limit(record: Record) -> float:
+    """The same beside an outlier, in units of eps times the window's scale; "fast" has no limit."""
+    return inf if settings_of(record)["precision"] == "fast" else outliers.LIMIT_UNITS
+
+
+def is_right(record: Record, row: dict[str, Any], rival: str) -> bool:
+    """Whether a rival's error on a layer is within the bounds of our precision; older records do
+    not tell that beside an outlier.
+    """
+    within = float(row.get("errors", {}).get(rival, 0)) <= error_limit(record)
+    return within and float(row.get("outlier_errors", {}).get(rival, 0)) <= window_limit(record)
+
+
 def counts(record: Record, row: dict[str, Any], rival: str) -> bool:
     """Whether a rival may be the fastest of a layer: it was timed, its arrays are plain in the
     layout of the run, and its error is within the bound of our precision.
     """
-    plain = LAYOUTS.get(rival, ("NCHW",))
-    exact = float(row.get("errors", {}).get(rival, 0)) <= error_limit(record)
-    return rival in row["timings"] and record["settings"]["layout"] in plain and exact
+    plain = record["settings"]["layout"] in LAYOUTS.get(rival, ("NCHW",))
+    return rival in row["timings"] and plain and is_right(record, row, rival)
 
 
 def fastest_of(record: Record) -> list[Fastest]:

@@ -11,7 +11,7 @@ import importlib
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -23,7 +23,7 @@ import numpy as np
 from implicit_conv.testing import Array, Case
 from implicit_conv.timing import Timed, calls_per_sample, no_collection, sample
 from implicit_conv.tools.rivals import Function, result_of
-from perf import onednn
+from perf import onednn, outliers
 from perf.engines import ANY_RANK, rival
 from perf.onnx import onnxruntime_operator
 from perf.operators import inputs_of, is_conv2d, torch_operator
@@ -94,6 +94,13 @@ class Rival:
         settle()
         return {}
 
+    def beside_outlier(self, case: dict[str, Any], result: str) -> dict[str, Any]:
+        """Write the result of a convolution that was prepared, beside an outlier, to a file."""
+        given = case_of(case)
+        arrays = given.arrange(*outliers.inputs(given))
+        np.save(result, function_of(self.name, "fprop", given, self.threads, arrays)[1])
+        return {}
+
     def calls_per_sample(self, seconds: float) -> dict[str, Any]:
         """The number of calls in a sample of at least `seconds`."""
         return {"calls": self._timed(lambda call: calls_per_sample(call, seconds))}
@@ -109,19 +116,26 @@ class Rival:
         return found
 
 
-def function_of(name: str, operator: str, case: Case, threads: int) -> tuple[Function, Array]:
+def function_of(
+    name: str,
+    operator: str,
+    case: Case,
+    threads: int,
+    arrays: tuple[Array, Array] | None = None,
+) -> tuple[Function, Array]:
     """A rival's function for an operator on a case, and its result with channels second, or with
-    axes K, C, R, S.
+    axes K, C, R, S. It is given `inputs_of` the case, or the `arrays`.
 
     Raises
     ------
     ValueError
         The rival cannot compute the case.
     """
+    first, second = arrays or inputs_of(operator, case)
     if is_conv2d(operator, case) or (operator == "fprop" and name in ANY_RANK):
-        function = rival(name, case, *case.arrange(*case.inputs(0)), threads)
+        function = rival(name, case, first, second, threads)
     elif name in OPERATORS:
-        function = OPERATORS[name](operator, case, *inputs_of(operator, case), threads)
+        function = OPERATORS[name](operator, case, first, second, threads)
     else:
         raise ValueError(f"{name} is compared for fprop with two spatial axes only")
     return function, result_of(case, name, function())
@@ -200,6 +214,15 @@ class Rivals(NamedTuple):
             else:
                 ready[name] = Remote(process, path)
         return ready, reasons
+
+    def errors_beside_outlier(self, case: Case, names: Collection[str]) -> dict[str, float]:
+        """`outliers.error_of` of the rivals called `names`, which were prepared for a case."""
+        errors = {}
+        for name in names:
+            path = self.folder / f"{name}.npy"
+            self.processes[name].ask("beside_outlier", case=asdict(case), result=str(path))
+            errors[name] = outliers.error_of(case, np.load(path))
+        return errors
 
 
 @contextmanager

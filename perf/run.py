@@ -16,19 +16,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from implicit_conv import conv2d
 from implicit_conv.cpu.machine.arch import cpu_arch
-from implicit_conv.problem.options import FLOAT_DTYPES, PRECISIONS
-from implicit_conv.testing import Case
+from implicit_conv.problem.options import FLOAT_DTYPES, PRECISIONS, Precision
+from implicit_conv.testing import Array, Case
 from implicit_conv.timing import UNTOLD, Timed, disturbance
 from implicit_conv.tools.ceilings import measure_ceilings
-from implicit_conv.tools.rivals import CONTROL
-from perf import bursts, changing, tables, terminal, upsampling
+from implicit_conv.tools.rivals import CONTROL, result_of
+from perf import bursts, changing, outliers, tables, terminal, upsampling
 from perf.engines import RIVALS
 from perf.layers import SUITES, layers
 from perf.models import catalogue
 from perf.models import run as models
 from perf.models.names import ENGINES
-from perf.operators import inputs_of, measure_operator
+from perf.operators import inputs_of, is_conv2d, measure_operator
 from perf.opponents import opponents
 from perf.record import Record, layer_row, load, new_record, python, save
 from perf.rival import rivals
@@ -275,6 +276,12 @@ def startup() -> dict[str, float]:
         }
 
 
+def result_beside_outlier(case: Case, precision: Precision) -> Array:
+    """The result of conv2d beside an outlier, with axes N, K, P, Q."""
+    x, w = case.arrange(*outliers.inputs(case))
+    return result_of(case, "call", conv2d(x, w, **case.options, precision=precision))
+
+
 @contextmanager
 def cpu_row_maker(
     options: argparse.Namespace, record: Record
@@ -305,6 +312,12 @@ def cpu_row_maker(
             row = layer_row(name, case, plan, plan.algorithm, errors, samples)
             memory = memory_of_call(plan.engine, *inputs_of(operator, case))
             row |= {"scratch_bytes": memory.scratch, "peak_bytes": memory.peak}
+            if is_conv2d(operator, case) and outliers.has_outlier(case):
+                timed = [name for name in found.processes if name in samples]
+                row["outlier_errors"] = {
+                    "call": outliers.error_of(case, result_beside_outlier(case, options.precision)),
+                    **found.errors_beside_outlier(case, timed),
+                }
             return row | {"operator": operator, "not_timed": reasons}
 
         yield make_row

@@ -23,6 +23,7 @@ from perf.overviews import (
     ratio_key,
     rivals_of,
     settings_of,
+    window_limit,
 )
 from perf.record import Record
 from perf.terminal import Rows, table_of
@@ -248,19 +249,25 @@ def rival_lines(record: Record) -> list[str]:
 
 
 def error_lines(record: Record) -> list[str]:
-    """A line for each rival whose results are less accurate than ours may be."""
-    limit = error_limit(record)
+    """A line for each rival whose results are less accurate than ours may be, on normally
+    distributed data or beside an outlier.
+    """
+    limits = {
+        "errors": (error_limit(record), "units of eps * sum|x||w|"),
+        "outlier_errors": (window_limit(record), "units of eps * sum max|x| max|w|, by an outlier"),
+    }
     return [
-        f"largest error of {name}: {error:.0f} units of eps * sum|x||w|; "
-        f"ours: {largest_error(record, 'call'):.1f}; not the fastest where above {limit:.0f}"
+        f"largest error of {name}: {error:,.0f} {units}; ours: {largest(record, key, 'call'):.1f}; "
+        f"not the fastest where above {limit:.0f}"
+        for key, (limit, units) in limits.items()
         for name in rivals_of(record)
-        if (error := largest_error(record, name)) > limit
+        if (error := largest(record, key, name)) > limit
     ]
 
 
-def largest_error(record: Record, name: str) -> float:
-    """The largest error of a function over the layers, in units of eps * sum|x||w|."""
-    return max(float(row["errors"].get(name, 0)) for row in record["rows"])
+def largest(record: Record, key: str, name: str) -> float:
+    """The largest of the "errors", or other `key` of rows, of a function over the layers."""
+    return max(float(row.get(key, {}).get(name, 0)) for row in record["rows"])
 
 
 def uses_winograd(row: dict[str, Any]) -> bool:

@@ -19,7 +19,7 @@ from implicit_conv.problem.options import (
     parse_activation,
 )
 from implicit_conv.problem.reference import pad_or_crop
-from implicit_conv.testing import Array, errors
+from implicit_conv.testing import Array, Case, errors
 from implicit_conv.testing.operators import restored, sums
 from implicit_conv.testing.trial import Inputs, Trial, WrongResultError, compute, inputs
 
@@ -198,20 +198,37 @@ def _largest(trial: Trial, box: int, first: Array, second: Array) -> Array:
     scales the error of Winograd with a box.
     """
     case = trial.case
-    image = tuple(range(max(2, second.ndim - 2), second.ndim))  # the axes of a filter plane
-    weights = np.abs(second).max(axis=image, initial=0)
-    weights = weights.sum(axis=tuple(range(2, weights.ndim)))
     if trial.operator != "conv" or case.rank != 2:
         # Phases and volumes: with the maximum of the whole image.
+        image = tuple(range(max(2, second.ndim - 2), second.ndim))  # the axes of a filter plane
+        weights = np.abs(second).max(axis=image, initial=0)
+        weights = weights.sum(axis=tuple(range(2, weights.ndim)))
         pixels = np.abs(first).max(axis=tuple(range(2, first.ndim)), initial=0)
         most = pixels @ (weights.T if trial.operator == "conv" else weights)
         whole: Array = most.reshape(*most.shape, *[1] * case.rank)
         return whole
-    reach = box - 1  # the distance of outputs that share a box
-    padded = pad_or_crop(np.abs(first), case.padding, case.padding_mode)
+    # Outputs that share a box are box - 1 apart.
+    return window_scale(case, first, second, box - 1)
+
+
+def window_scale(case: Case, x: Array, w: Array, reach: int = 0) -> Array:
+    """The sum over c of max|x_c| * max|w_c| of each output of an image (N, K, P, Q), which scales
+    the error that precision "standard" allows.
+
+    Parameters
+    ----------
+    x, w : arrays with axes N, C, H, W and K, C, R, S
+    reach : int
+        The maximum of x is over the windows of outputs that are up to so far away along an axis.
+    """
+    padded = pad_or_crop(np.abs(x), case.padding, case.padding_mode)
     padded = np.pad(padded, ((0, 0), (0, 0), (reach, reach), (reach, reach)))
-    extents = tuple(taps + 2 * reach for taps in case.kernel)
+    spans = zip(case.kernel, case.dilation, strict=True)
+    extents = tuple(1 + (taps - 1) * dilation + 2 * reach for taps, dilation in spans)
     windows = np.lib.stride_tricks.sliding_window_view(padded, extents, axis=(2, 3))
     windows = windows[:, :, :: case.stride[0], :: case.stride[1]].max(axis=(4, 5), initial=0)
-    found: Array = np.einsum("ncpq,kc->nkpq", windows, weights)
-    return found
+    n, _, *outputs = windows.shape
+    windows = windows.reshape(n, case.groups, case.C, *outputs)
+    weights = np.abs(w).max(axis=(2, 3), initial=0).reshape(case.groups, case.K, case.C)
+    found: Array = np.einsum("ngcpq,gkc->ngkpq", windows, weights, optimize=True)
+    return found.reshape(n, case.groups * case.K, *outputs)

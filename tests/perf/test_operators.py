@@ -9,9 +9,10 @@ from implicit_conv.problem.options import LAYOUTS_OF
 from implicit_conv.testing import Case
 from implicit_conv.timing import Local
 from implicit_conv.tools.rivals import WrongResultError
-from perf import operators
+from perf import operators, outliers
 from perf.layers import layers
-from perf.rival import function_of
+from perf.rival import function_of, rivals
+from perf.run import result_beside_outlier
 
 CASES = {
     1: Case(
@@ -49,9 +50,9 @@ def torch_rival(operator, case):
 @pytest.mark.parametrize("operator", operators.FUNCTIONS)
 def test_rivals_agree_and_are_timed(operator, rank):
     pytest.importorskip("torch")
-    rivals = torch_rival(operator, CASES[rank])
+    torch = torch_rival(operator, CASES[rank])
     _, errors, samples = operators.measure_operator(
-        operator, CASES[rank], rivals, threads=1, rounds=1
+        operator, CASES[rank], torch, threads=1, rounds=1
     )
     assert set(errors) == {"call", "plan", "torch"}
     assert set(samples) == {*errors, "control"}
@@ -78,6 +79,27 @@ def test_onnxruntime_agrees(operator, rank):
 def test_onnxruntime_refuses_another_layout_or_dtype(change):
     with pytest.raises(ValueError, match="float32 NCW and no weight gradients"):
         function_of("onnxruntime", "dgrad", replace(CASES[1], **change), threads=1)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("precision", ["standard", "fast"])
+def test_beside_an_outlier_large_tiles_err(precision, groups):
+    """What F6 leaves of a huge pixel drowns the outputs near it; F2 and direct sums keep within
+    their windows.
+    """
+    case = Case(C=32, K=32, groups=groups, size=(24, 24), kernel=(3, 3), padding=((1, 1), (1, 1)))
+    large = precision == "fast" and groups == 1
+    found = outliers.error_of(case, result_beside_outlier(case, precision))
+    assert (found > 1000 * outliers.LIMIT_UNITS) == large
+    assert (found <= outliers.LIMIT_UNITS) != large
+
+
+def test_rivals_are_asked_beside_an_outlier():
+    pytest.importorskip("torch")
+    case = Case(C=4, K=8, size=(9, 8), kernel=(3, 3), padding=((1, 1), (1, 1)), layout="NHWC")
+    with rivals(["torch"], 1) as found:
+        found.prepare("fprop", case)
+        assert 0 < found.errors_beside_outlier(case, ["torch"])["torch"] <= outliers.LIMIT_UNITS
 
 
 def test_a_wrong_result_is_not_timed():

@@ -39,6 +39,19 @@ def test_the_error_of_a_fastest_rival_is_within_the_bound_of_the_precision():
     assert found == [("a", 0.4, "ncnn"), ("b", 0.8, "torch"), ("c", 0.4, "ncnn")]
 
 
+def test_a_fastest_rival_is_right_beside_an_outlier_too():
+    """But for precision "fast", whose Winograd F6 is not."""
+    times = {"a": {"ncnn": (1, 0.5, 9), "onednn": (1, 0.8, 9)}}
+    for precision, rival in {"standard": "onednn", "fast": "ncnn"}.items():
+        record = made(times, precision=precision)
+        record["rows"][0]["outlier_errors"] = {"call": 3.0, "ncnn": 2e6, "onednn": 30.0}
+        ((_, _, found),) = overviews.fastest_of(record)
+        assert found == rival
+        told = [line for line in tables.error_lines(record) if "outlier" in line]
+        assert len(told) == (precision == "standard")
+        assert all("ncnn: 2,000,000 units" in line and "above 64" in line for line in told)
+
+
 def test_arrays_of_a_fastest_rival_are_plain_in_the_layout_of_the_run():
     times = {"a": {"onnxruntime": (1, 0.5, 0), "numpy": (0.6, 0.1, 0), "xnnpack": (2, 1.5, 0)}}
     assert overviews.fastest_of(made(times, layout="NHWC")) == [("a", 1.5, "xnnpack")]
