@@ -37,8 +37,8 @@ from implicit_conv.cpu.machine.arch import BFLOAT16, INT8, CpuArch
 from implicit_conv.cpu.methods.gemm_tilings import (
     TILE_WORDS,
     channel_block,
-    displaced_rows,
     is_gapless,
+    spread_pixels,
     tiled,
     tilings,
 )
@@ -81,9 +81,9 @@ class Gemm(KernelMethod):
     def candidates(
         cls, problem: Problem, arch: CpuArch, request: Request
     ) -> Iterator[Candidate | Refusal]:
-        """One candidate: in place if x can be read in place, and no pixels of a register tile would
-        displace each other from L1; else copied. With few channels there are both, since padding
-        divides a row that is read in place into more register tiles.
+        """One candidate: in place if x can be read in place, else copied. There are both if pixels
+        of the largest register tile would displace each other from L1, so that those in place have
+        fewer; and with few channels, since padding divides a row that is read in place into more.
         """
         if request.admits("pointwise") and not is_pointwise(problem):
             yield Refusal("pointwise", POINTWISE_RULE)
@@ -95,10 +95,10 @@ class Gemm(KernelMethod):
             flat = False
         summed, channels, multiplier = summed_view(problem, arch)
         view = flattened(summed) if flat else summed
-        pixels = view.N * math.prod(view.output)
-        machine = tiled(arch, multiplier)
-        spread = not displaced_rows(view, machine, min(machine.tile_pixels, pixels))
-        variants = [reads_in_place(view) and spread]
+        pixels = min(tiled(arch, multiplier).tile_pixels, view.N * math.prod(view.output))
+        variants = [reads_in_place(view)]
+        if variants[0] and spread_pixels(view, tiled(arch, multiplier)) < pixels:
+            variants = [True, False]
         skips = not (request.strict or inverts_signs(problem, channels))
         if skips and reads_around_padding(view, arch):
             variants = [True, False]

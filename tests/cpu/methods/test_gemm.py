@@ -67,6 +67,20 @@ def test_pixels_of_a_register_tile_stay_in_l1(arch, channels, taps):
     assert misses(arch, best.geometry.tile_m, pitch) == best.geometry.tile_m
 
 
+def test_pixels_in_place_and_copied_have_equal_bits():
+    """In place a register tile has fewer pixels of 4 KiB; channels two apart must be copied."""
+    case = Case(C=1024, K=40, size=(13, 14), kernel=(1, 1), layout="NHWC")
+    x, w = case.arrange(*case.inputs(0))
+    apart = np.repeat(x, 2, axis=3)[..., ::2]
+    made = plan_of(case, precision="strict")
+    tiles = {c.method.in_place: c.geometry.tile_m for c in made.engine.choice.candidates}
+    assert tiles[True] < tiles[False] or cpu_arch().kept_lines(4096) >= tiles[False]
+    np.testing.assert_array_equal(made(x, w), made(apart, w))
+    np.testing.assert_allclose(
+        to_nchw(made(x, w), "NHWC"), case.reference(x.transpose(0, 3, 1, 2), w), atol=1e-3
+    )
+
+
 def test_channel_blocks_that_spread_pixels_over_l1_are_added_up():
     for channels in (1024, 1040, 2048):
         case = Case(C=channels, K=20, size=(5, 5), kernel=(1, 1), layout="NHWC")
