@@ -38,7 +38,7 @@ A rival counts on a layer where its x and y are plain arrays in the layout of th
 is within our precision's bound: 16 units of eps * sum|x||w|, 1024 of precision "fast". Others are
 shown with their layers, and not counted. Precision "standard" also bounds errors by the pixels of
 each output's window. So each result is compared once more with one pixel of x a million times as
-large: there ncnn, which computes 3 x 3 layers by Winograd F6, is wrong by up to 5 % of its largest
+large: there ncnn, which computes 3 x 3 layers by Winograd F6, is wrong by up to 13 % of its largest
 products (some 2,000,000 units of eps, where 64 are allowed and the others have at most 31), as we
 are with precision "fast". Of records before November 27 this is not known, and not asked.
 

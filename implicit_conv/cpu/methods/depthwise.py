@@ -272,7 +272,7 @@ def rows_together(arch: CpuArch, g: Geometry) -> int:
     image rows, and registers hold the weights of all taps next to the sums.
     """
     fits = ROWS * g.tile_m <= PIXELS == register_pixels(arch) and g.R * g.S <= ROWS_TAPS
-    shared = g.stride_h == g.dilation_h == 1 < g.R and g.tile_p >= ROWS
+    shared = g.dilation_h == 1 and g.stride_h < g.R and g.tile_p >= ROWS
     one_chain = schedule.taps(g) <= schedule.CHAIN
     return ROWS if fits and shared and one_chain and depthwise_row(g, True) else 1
 
@@ -384,7 +384,7 @@ def image_rows(arch: CpuArch, g: Geometry, in_place: bool) -> float:
     """Image rows that are loaded for each output row, where output rows may share them."""
     rows = rows_together(arch, g) if in_place else 1
     together, single = divmod(g.tile_p, rows)
-    return g.T * (together * (rows - 1 + g.R) + single * g.R) / g.tile_p
+    return g.T * (together * ((rows - 1) * g.stride_h + g.R) + single * g.R) / g.tile_p
 
 
 def crossing_share(problem: Problem, arch: CpuArch, g: Geometry) -> float:

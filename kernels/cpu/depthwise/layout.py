@@ -66,7 +66,8 @@ class DepthwiseLayout(Layout):
     @property
     def together(self) -> Rows | None:
         """The output rows of a register tile, if there are several."""
-        return Rows(self.rows, self.g.R, self.g.T) if self.rows > 1 else None
+        g = self.g
+        return Rows(self.rows, g.stride_h, g.R, g.T) if self.rows > 1 else None
 
     @property
     def _edges(self) -> int:
@@ -95,13 +96,14 @@ class Rows(NamedTuple):
     """
 
     tile: int
+    step: int  # image rows from an output row to the next one
     taps: int  # filter rows
     planes: int  # filter planes
 
     @property
     def span(self) -> int:
         """Image rows that a tile reads in a plane."""
-        return self.tile - 1 + self.taps
+        return (self.tile - 1) * self.step + self.taps
 
 
 class Variant(NamedTuple):

@@ -95,8 +95,8 @@ def cut_rows(draw):
     case = Case(
         groups=draw(st.sampled_from([16, 37, 96])),
         size=(*planes[:1], draw(st.integers(1, 9)), draw(st.integers(1, 40))),
-        kernel=(*planes[1:], draw(st.integers(1, 3)), draw(st.sampled_from([2, 3, 5]))),
-        stride=(*[1] * deep, draw(st.sampled_from([1, 1, 1, 2])), stride),
+        kernel=(*planes[1:], draw(st.integers(1, 4)), draw(st.sampled_from([2, 3, 5]))),
+        stride=(*[1] * deep, draw(st.sampled_from([1, 1, 2, 2, 3])), stride),
         padding=(*[(1, 2)] * deep, (draw(pad_h), draw(pad_h)), (draw(pad), draw(pad))),
         dilation=(1,) * (2 + deep),
         layout="NDHWC" if deep else "NHWC",
@@ -125,6 +125,28 @@ def test_rows_in_place_are_exact_however_they_are_cut(cut):
     assume(depthwise_row(g, in_place=True) is not None)
     y = changed(plan, method=Depthwise(in_place=True), view=view, tiling=Tiling(g, 1))(*arrays)
     np.testing.assert_array_equal(to_nchw(y, case.layout), case.rounded(case.reference(x, w)))
+
+
+@pytest.mark.parametrize(("taps", "stride"), [(2, 1), (3, 1), (3, 2), (4, 1), (4, 2), (4, 3)])
+@pytest.mark.parametrize("size", [9, 14])
+@pytest.mark.parametrize("padding", [0, 1, 3])
+@pytest.mark.parametrize("mode", ["zeros", "reflect"])
+def test_output_rows_that_share_image_rows_are_exact(taps, stride, size, padding, mode):
+    """Of any stride below the filter's rows; the last output row of an odd number is alone."""
+    case = Case(
+        groups=48,
+        size=(size, size + 5),
+        kernel=(taps, 3),
+        stride=(stride, 2),
+        padding=((padding, padding), (1, 1)),
+        padding_mode=mode,
+        layout="NHWC",
+    )
+    x, w = case.inputs(0, integers=True)
+    plan = plan_of(case, algorithm="depthwise")
+    most = depthwise.register_pixels(cpu_arch())
+    assert plan.engine.best.layout.rows == (2 if most == depthwise.PIXELS else 1)
+    np.testing.assert_array_equal(to_nchw(plan(*case.arrange(x, w)), "NHWC"), case.reference(x, w))
 
 
 @sampled

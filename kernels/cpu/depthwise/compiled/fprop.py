@@ -172,17 +172,19 @@ def write_image_rows(call: Call, g: Geometry, n: int, p: int, table: int) -> int
     """Write the table of the image rows that the output rows p, p + 1, ... of a register tile read
     in plane n; see `Rows`. Returns how many filter rows these output rows multiply, in all.
     """
-    d, h, rows, met = schedule.input_plane(g, n, 0), p - g.pad_h, call.depthwise.rows, 0
+    d, h = schedule.input_plane(g, n, 0), p * g.stride_h - g.pad_h
+    rows, met = call.depthwise.rows, 0
     for t in range(g.T):
         plane = schedule.source_plane(g, d + t * g.dilation_d)
-        for i in range(rows - 1 + g.R):
+        for i in range((rows - 1) * g.stride_h + g.R):
             row = schedule.source_row(g, h + i, call.p_end)
             read = plane >= 0 and row >= 0
             memory.write(table, (plane - d) * call.x.d + (row - h) * call.x.h)
             memory.write(table + 8, 1 if read else 0)
             table += 16
             if read:
-                met += min(i + 1, rows) - max(0, i + 1 - g.R)
+                first = max(0, schedule.ceil_div(i + 1 - g.R, g.stride_h))
+                met += min(i // g.stride_h + 1, rows) - first
     return met
 
 

@@ -161,7 +161,9 @@ def emit_rows(
 
     def image_row(source: ir.Value, weights: Values, i: int, total: Values) -> list[ir.Value]:
         sums = list(total)
-        filter_rows = [(j, i - j) for j in range(rows.tile) if 0 <= i - j < rows.taps]
+        filter_rows = [
+            (j, i - j * rows.step) for j in range(rows.tile) if 0 <= i - j * rows.step < rows.taps
+        ]
         for column, value in _span_pixels(kernel, source, 0, last, 0):
             for j, r in filter_rows:
                 for s in range(row.taps):
