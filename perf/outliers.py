@@ -31,7 +31,7 @@ def inputs(case: Case) -> tuple[Array, Array]:
     return x, w
 
 
-def error_of(case: Case, y: Array, threads: int = 1) -> float:
+def error_of(case: Case, y: Array) -> float:
     """The largest error of `y` (N, K, P, Q) for `inputs`, in units of eps * window_scale."""
     x, w = inputs(case)
-    return error_units(y, oracle(case, x, w, threads), window_scale(case, x, w), case.dtype)
+    return error_units(y, oracle(case, x, w), window_scale(case, x, w), case.dtype)
