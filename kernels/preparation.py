@@ -237,12 +237,14 @@ def first(step: str) -> None:
 
 def imports(function: Callable[[], R]) -> Callable[[], R]:
     """Decorate a function that imports in the middle of a call, and returns what it needs of that:
-    it runs once, prepared.
+    it runs once, prepared. A fork waits for it, also where the thread of `prepare_later` imports,
+    which holds no other lock.
     """
 
     def imported() -> R:
         checkpoint()
-        return function()
+        with COMPILING:
+            return function()
 
     return functools.cache(functools.wraps(function)(functools.partial(prepare, imported)))
 

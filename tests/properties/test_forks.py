@@ -469,6 +469,45 @@ assert (right, unprepared, status) == ([True], [], 0), (right, unprepared, statu
     )
 
 
+def test_other_threads_import_with_a_lock_that_forks_wait_for():
+    """Also those that prepare what later calls take: other sizes, and calls that come again."""
+    check(
+        """
+from pathlib import Path
+import implicit_conv
+from implicit_conv.kernels.preparation import COMPILING, _later, _preparing
+OURS = [str(Path(implicit_conv.__file__).parent / name) for name in (".", "kernels")]
+OURS = tuple(os.path.realpath(path) + os.sep for path in OURS)
+
+def note(event, arguments):
+    if event != "import" or threading.current_thread() is threading.main_thread():
+        return
+    frame = sys._getframe(1)
+    while "importlib" in frame.f_code.co_filename:
+        frame = frame.f_back
+    if os.path.realpath(frame.f_code.co_filename).startswith(OURS):
+        held = _preparing._is_owned() or COMPILING._is_owned()
+        (prepared if held else unprepared).append(arguments[0])
+
+def wait():
+    while _later:
+        time.sleep(1e-3)
+
+prepared, unprepared = [], []
+sys.addaudithook(note)
+for width in range(40, 44):
+    conv2d(np.ones((1, 20, 40, width), np.float32), np.ones((33, 20, 3, 3), np.float32))
+wait()
+x, w = np.ones((1, 2, 9, 9), np.float32), np.ones((4, 2, 3, 3), np.float32)
+for _ in range(100):
+    conv2d(x, w)
+wait()
+assert "implicit_conv.kernels.cpu.runtime.repeated" in prepared
+assert not unprepared, unprepared
+"""
+    )
+
+
 def test_children_forked_while_another_thread_prepares_other_sizes(tmp_path):
     """They need what that thread holds, and have none of what waits for it."""
     check(
