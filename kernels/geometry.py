@@ -67,6 +67,7 @@ class Geometry(NamedTuple):
     tile_k: int  # filters of one panel
     w_offset_max: int = UNLIMITED  # 31 where a w_offset must fit into the instruction
     padding_mode: int = ZEROS
+    skips_w: int = 0  # 1: columns on the sides leave out the filter columns that read zeros alone
 
 
 ACTIVATIONS = 7  # kinds of activation

@@ -400,13 +400,6 @@ def used_columns(g: Geometry, q: int, count: int, s: int) -> tuple[int, int]:
     return valid_pixels(q * g.stride_w - g.pad_w + s * g.dilation_w, g.W, g.stride_w, count)
 
 
-def skips_taps(taps: int, columns: int, dilation: int, stride: int) -> bool:
-    """Whether taps of a row are skipped where they read zeros: if the dilation is so large that
-    register tiles stay wide.
-    """
-    return taps <= 7 and columns > 1 and dilation >= 5 * stride
-
-
 def reads_padding(g: Geometry) -> bool:
     """Whether any tap reads padding above, below, or on a side of an image."""
     below = (g.P - 1) * g.stride_h + (g.R - 1) * g.dilation_h - g.pad_h
@@ -420,7 +413,7 @@ def skips_columns(g: Geometry, in_place: int) -> bool:
     """
     if g.padding_mode != ZEROS or not reads_padding(g):
         return False
-    return in_place != 0 or skips_taps(g.S, g.Q, g.dilation_w, g.stride_w)
+    return in_place != 0 or g.skips_w != 0
 
 
 def column_segment(g: Geometry, q: int, end: int, in_place: int) -> tuple[int, int, int]:
@@ -478,6 +471,24 @@ def rows_together(g: Geometry, height: int, in_place: int) -> int:
     All of them multiply the same taps, of which none may read padding where x is read in place.
     """
     return 1 if in_place and reads_padding(g) else max(1, g.tile_m // height)
+
+
+def rows_alike(g: Geometry, p: int, rows: int) -> int:
+    """How many of the `rows` output rows p, p + 1, ... multiply the same filter rows as p does: the
+    others leave out more or fewer that read zeros alone.
+    """
+    own = valid_rows(g, p, 1)
+    if valid_rows(g, p + rows - 1, 1) == own:  # both ends only fall from row to row
+        return rows
+    count = 1
+    while valid_rows(g, p + count, 1) == own:
+        count += 1
+    return count
+
+
+def is_column(g: Geometry, inner: int, in_place: int) -> bool:
+    """Whether `inner` pixels of each row are one, so that a register tile's pixels are the rows."""
+    return inner == 1 and rows_together(g, 1, in_place) > 1
 
 
 def chain_rows(elements: int, chain: int) -> int:

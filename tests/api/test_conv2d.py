@@ -11,10 +11,10 @@ from sampling import count, examples, sampled
 from implicit_conv import conv2d, plan_conv2d
 from implicit_conv.arrays.arrays import numpy_dtype
 from implicit_conv.cpu.candidates import tiling
-from implicit_conv.cpu.machine.arch import cpu_arch
+from implicit_conv.cpu.machine.arch import CpuArch, cpu_arch
 from implicit_conv.cpu.methods import gemm_tilings
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.cpu.gemm.layout import panel_widths, register_tiles
+from implicit_conv.kernels.cpu.gemm.layout import panel_widths, register_tiles, segments
 from implicit_conv.testing import Case, error_units, plan_of, to_nchw
 
 STRICT_UNITS = 16  # the bound for normal data
@@ -95,7 +95,7 @@ def what_it_reaches(plan):
 def test_a_row_one_pixel_too_long_is_halved_and_lower_halves_share_a_tile():
     """Of 7 columns and register tiles of 6 pixels: 4 pixels of one row, 3 of two rows."""
     pixels = cpu_arch().tile_pixels
-    case = Case(C=5, K=33, size=(5, pixels + 1), kernel=(3, 3), padding=((1, 1), (1, 1)))
+    case = Case(C=5, K=33, size=(7, pixels + 3), kernel=(3, 3))
     plan = small_plan(case, 5 * (pixels + 1), 5120)
     half = pixels // 2
     assert register_tiles(plan.engine.best.geometry, in_place=False) == [
@@ -109,15 +109,16 @@ def test_a_row_one_pixel_too_long_is_halved_and_lower_halves_share_a_tile():
 
 
 @st.composite
-def dilated(draw):
-    """A case whose output columns meet different taps of a large dilation, and its tile."""
-    spread = draw(st.integers(5, 12))
+def padded(draw):
+    """A case whose outputs near the sides of the image meet few taps, and its tile."""
     case = Case(
+        N=draw(st.integers(1, 2)),
         C=draw(st.integers(1, 20)),
         K=draw(st.sampled_from([1, 33])),
-        size=(draw(st.integers(1, 4)), draw(st.integers(1, 50))),
-        kernel=(draw(st.sampled_from([1, 3])), draw(st.integers(2, 7))),
-        dilation=(draw(st.sampled_from([1, 9])), spread),
+        size=(draw(st.integers(1, 15)), draw(st.integers(1, 50))),
+        kernel=(draw(st.sampled_from([1, 3, 5])), draw(st.integers(2, 7))),
+        stride=(draw(st.integers(1, 3)), draw(st.integers(1, 3))),
+        dilation=(draw(st.sampled_from([1, 2, 9])), draw(st.integers(1, 12))),
         padding=((draw(st.integers(0, 9)), 9), draw(st.tuples(*[st.integers(0, 60)] * 2))),
         layout=draw(st.sampled_from(["NCHW", "NHWC"])),
         dtype=draw(st.sampled_from(["float32", "bfloat16"])),
@@ -126,20 +127,21 @@ def dilated(draw):
     return case, draw(st.integers(1, 60))
 
 
-@examples(100, 300)
-@given(drawn=dilated())
-def test_filter_columns_that_meet_padding_are_left_out(drawn):
-    """With a large dilation, each output column is multiplied by the taps that meet the image."""
+@examples(150, 1000)
+@given(drawn=padded())
+def test_taps_that_meet_padding_are_left_out(drawn):
+    """Each output column is multiplied by the taps that meet the image, if that pays."""
     case, tile_pixels = drawn
-    plan = small_plan(case, tile_pixels, 50)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gemm_tilings, "LEAST_GAIN", 0.0)
+        plan = small_plan(case, tile_pixels, 50)
     g = plan.engine.best.geometry
-    if g.Q > 1:
-        assert schedule.skips_columns(g, False)
     column, segments = 0, []
     while schedule.skips_columns(g, False) and column < g.Q:
         stop, *taps = schedule.column_segment(g, column, g.Q, False)
         for q in range(column, stop):
-            needed = [s for s in range(g.S) if 0 <= q - g.pad_w + s * g.dilation_w < g.W]
+            places = [q * g.stride_w - g.pad_w + s * g.dilation_w for s in range(g.S)]
+            needed = [s for s in range(g.S) if 0 <= places[s] < g.W]
             assert list(range(*taps)) == needed
         segments.append(tuple(taps))
         column = stop
@@ -149,11 +151,38 @@ def test_filter_columns_that_meet_padding_are_left_out(drawn):
     np.testing.assert_array_equal(to_nchw(y, case.layout), case.rounded(case.reference(x, w)))
 
 
+TILES = {  # (size, stride) and the register tiles of all rows and columns
+    "first row and column": (14, 2, [(1, 2), (6, 3)], [(1, 6), (1, 7), (2, 6)]),
+    "both sides": (7, 1, [(1, 2), (5, 3), (1, 2)], [(1, 5), (1, 7), (2, 5)]),
+}
+
+
+@pytest.mark.parametrize("name", TILES)
+def test_register_tiles_where_taps_are_left_out(name):
+    """Of 7x7 outputs a column on a side is a tile of 7 rows, and such a row has tiles of its own,
+    but where signs are inverted, so that all taps are multiplied.
+    """
+    size, stride, columns, tiles = TILES[name]
+    sizes = {"size": (size, size), "stride": (stride, stride), "padding": ((1, 1), (1, 1))}
+    case = Case(C=64, K=32, kernel=(3, 3), **sizes)
+    arch = CpuArch(512, True, 32 << 10, 1 << 20, 1, 14)
+    plan = plan_of(case, arch, algorithm="implicit_gemm")
+    g = plan.engine.best.geometry
+    assert segments(g, in_place=False) == columns
+    assert register_tiles(g, in_place=False) == tiles
+    plain = g._replace(skips_w=0)
+    assert register_tiles(plain, in_place=False, heads=True) == [(1, 7), (2, 7)]
+    x, w = case.inputs(0, integers=True)
+    y = plan_of(case, algorithm="implicit_gemm")(*case.arrange(x, w))
+    np.testing.assert_array_equal(y, case.reference(x, w))
+
+
 def test_a_plan_tells_what_it_leaves_out():
     """Of 33 columns 12 see no left, 12 no right filter column: 24 of 99."""
     options = {"padding": 12, "algorithm": "implicit_gemm", "layout": "NHWC"}
     shapes = (1, 33, 33, 64), (64, 64, 3, 3)
     assert "24% read padding alone" in plan_conv2d(*shapes, dilation=12, **options).explain()
+    options["padding"] = 0
     assert "read padding alone" not in plan_conv2d(*shapes, **options).explain()
 
 

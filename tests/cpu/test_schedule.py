@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sampling import examples
 
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.geometry import UNLIMITED, Geometry
+from implicit_conv.kernels.geometry import UNLIMITED, ZEROS, Geometry
 
 
 @st.composite
@@ -19,6 +19,26 @@ def filter_rows(draw):
     sizes = {"S": taps, "dilation_w": dilation, "step_w": stride, "phases_w": phases}
     sizes |= {"remainders_w": remainders}
     return Geometry(**{**dict.fromkeys(Geometry._fields, 1), **sizes, "w_offset_max": UNLIMITED})
+
+
+@st.composite
+def output_rows(draw):
+    """A geometry of rows, of which some may read padding alone, and where it has any."""
+    most = {"H": 12, "R": 7, "stride_h": 4, "dilation_h": 6}
+    sizes = {name: draw(st.integers(1, end)) for name, end in most.items()}
+    sizes |= {"pad_h": draw(st.integers(-3, 12)), "padding_mode": draw(st.sampled_from([ZEROS, 1]))}
+    return Geometry(**{**dict.fromkeys(Geometry._fields, 1), **sizes})
+
+
+@examples(500, 5000)
+@given(g=output_rows(), p=st.integers(0, 12), rows=st.integers(1, 20))
+def test_rows_that_multiply_the_same_filter_rows(g, p, rows):
+    def needed(row):
+        at = [row * g.stride_h - g.pad_h + r * g.dilation_h for r in range(g.R)]
+        return [g.padding_mode != ZEROS or 0 <= h < g.H for h in at]
+
+    alike = [needed(row) == needed(p) for row in range(p, p + rows)]
+    assert schedule.rows_alike(g, p, rows) == [*alike, False].index(False)
 
 
 @examples(200, 5000)

@@ -106,7 +106,8 @@ class Gemm(KernelMethod):
             variants = [False]
         for in_place in variants:
             method = cls(in_place, flat, channels, multiplier)
-            costs = tilings(view, arch, in_place, multiplier, request.near)
+            skips = not inverts_signs(problem, channels)
+            costs = tilings(view, arch, in_place, multiplier, request.near, skips)
             yield from ranked(method, algorithm, problem, view, arch, costs, request)
 
     def fallbacks(self, c: Candidate, limit: float = math.inf) -> Iterator[Candidate]:
@@ -118,7 +119,8 @@ class Gemm(KernelMethod):
             for in_place in (True, False) if either else (False,):
                 method = replace(self, in_place=in_place, flat=flat)
                 if method != self:
-                    costs = tilings(view, c.arch, in_place, self.multiplier)
+                    skips = not inverts_signs(c.problem, self.channels)
+                    costs = tilings(view, c.arch, in_place, self.multiplier, skips=skips)
                     yield best(method, c.algorithm, c.problem, view, c.arch, costs, limit=limit)
 
     def layout(self, c: Candidate) -> GemmLayout:
@@ -259,12 +261,7 @@ def dot_channels(problem: Problem, arch: CpuArch) -> int:
         return 1 if arch.bfloat16 == "widen" or single else 2
     if arch.int8 == "widen" or problem.sum_dtype != "int32" or not problem.is_integer:
         return 1
-    if "int16" in problem.dtypes:
-        return 1
-    skips = inverts_signs(problem, 4) and schedule.skips_taps(
-        problem.kernel[-1], problem.output[-1], problem.dilation[-1], problem.stride[-1]
-    )
-    return 1 if skips else 4
+    return 1 if "int16" in problem.dtypes else 4
 
 
 def inverts_signs(problem: Problem, channels: int) -> bool:

@@ -33,7 +33,7 @@ from implicit_conv.cpu.candidates.tiling import (
 )
 from implicit_conv.cpu.machine.arch import AMX_PIXELS, AMX_ROWS, MATRIX_PIXELS, CpuArch
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.cpu.gemm.layout import segments
+from implicit_conv.kernels.cpu.gemm.layout import parts, segments
 from implicit_conv.kernels.cpu.runtime.layout import LINE, buffer_bytes
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.problem.problem import Problem
@@ -58,6 +58,9 @@ LOAD_ROW_CYCLES = 100  # fixed cycles per buffered row
 # small register tiles wait. On Zen 4 (2026-11) 49 pixels and 2,048 filters of 1,024 channels took
 # 1.05 times as long as copied ones so, 196 pixels and 256 filters 0.97 times.
 FIRST_READ_SHARE = 0.3
+# Share of the time of all sums at least for which columns on the sides become register tiles of
+# their own, whose kernels the first call of a size must compile.
+LEAST_GAIN = 0.02
 # BUFFER_SHARE of a large dilation, whose output rows share few image rows: in half of L2 a tile of
 # 2,048 channels has one row, and every tile reads all filters. Three rows take 0.85 of the time.
 DILATED_SHARE = 0.9
@@ -111,10 +114,15 @@ def tilings(
     in_place: bool,
     multiplier: str = "",
     near: Near | None = None,
+    skips: bool = True,
 ) -> list[tuple[Estimate, Geometry]]:
-    """Tilings of `view`, or the one most like `near`, each with its estimate."""
+    """Tilings of `view`, or the one most like `near`, each with its estimate. `skips` tells whether
+    taps that read padding may be left out.
+    """
     arch = tiled(arch, multiplier)
     found = geometries(view, arch, in_place, near)
+    if skips and not in_place:
+        found = [leaving_out(g) for g in found]
     return priced(found, lambda g: estimate(view, arch, g, in_place), view, near)
 
 
@@ -148,12 +156,19 @@ def geometries(
     ]
     if in_place:
         return found
-    skips = schedule.skips_taps(
-        problem.kernel[-1], problem.output[-1], problem.dilation[-1], problem.stride[-1]
-    )
-    limit = arch.l2_bytes * (DILATED_SHARE if skips else BUFFER_SHARE)
+    dilated = problem.output[-1] > 1 and problem.dilation[-1] >= 5 * problem.stride[-1]
+    limit = arch.l2_bytes * (DILATED_SHARE if dilated else BUFFER_SHARE)
     fitting = [g for g in found if buffer_bytes(g, problem.itemsize) <= limit]
     return fitting or [min(found, key=lambda g: buffer_bytes(g, problem.itemsize))]
+
+
+def leaving_out(g: Geometry) -> Geometry:
+    """The tiling, whose columns on the sides leave out taps that read padding if that pays: they
+    are register tiles of their own, which span several rows.
+    """
+    left_out = g._replace(skips_w=1)
+    gain = 1 - tile_cycles(left_out, False) / tile_cycles(g, False)
+    return left_out if gain > LEAST_GAIN else g
 
 
 def is_gapless(problem: Problem) -> bool:
@@ -211,16 +226,16 @@ def tile_cycles(g: Geometry, in_place: bool) -> float:
     Of segments of columns that skip taps, these are the mean cycles over all taps.
     """
     _, group, inner = schedule.by_role(g, g.tile_n, g.tile_p, g.tile_q)
-    parts = [(inner, g.S)]
-    if schedule.skips_columns(g, in_place):
-        parts = segments(g, in_place)
-    total = sum(_row_cycles(g, group, columns, in_place) * taps / g.S for columns, taps in parts)
-    pixels = group * sum(columns for columns, _ in parts)
+    found = parts(g, inner, in_place)
+    total = sum(_row_cycles(g, group, pixels, in_place) * taps / g.S for pixels, taps in found)
+    pixels = group * sum(pixels for pixels, _ in found)
     return total * g.tile_n * g.tile_p * g.tile_q / pixels
 
 
 def _row_cycles(g: Geometry, group: int, inner: int, in_place: bool) -> float:
     """Cycles to add one element to the sums of `group` rows of `inner` pixels."""
+    if schedule.is_column(g, inner, in_place):
+        group, inner = 1, group
     if g.tile_m == AMX_PIXELS:
         return float(group * schedule.ceil_div(inner, AMX_ROWS) * AMX_CYCLES)
 

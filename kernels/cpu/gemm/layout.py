@@ -127,33 +127,58 @@ def packing_bytes(g: Geometry, lanes: int, itemsize: int, element_channels: int 
     return round_up(8 * taps * max(channels, 1 + SPAN))
 
 
-def register_tiles(g: Geometry, in_place: bool) -> list[tuple[int, int]]:
-    """All (groups, inner) shapes of the register tiles of `g`, whose x may be read in place."""
+def register_tiles(g: Geometry, in_place: bool, heads: bool = False) -> list[tuple[int, int]]:
+    """All (groups, inner) shapes of the register tiles of `g`, whose x may be read in place, and
+    whose panels may have heads.
+    """
     shapes: set[tuple[int, int]] = set()
     for n, p, q in tile_extents(g):
         _, group, inner = schedule.by_role(g, n, p, q)
-        skips = schedule.skips_columns(g, in_place)
-        for width in segment_widths(g, in_place) if skips else {inner}:
-            shapes |= _stacked(g, group, width, in_place)
+        for width, _ in parts(g, inner, in_place):
+            shapes |= _stacked(g, group, width, in_place, heads)
     return sorted(shapes)
 
 
-def _stacked(g: Geometry, group: int, inner: int, in_place: bool) -> set[tuple[int, int]]:
+def _stacked(
+    g: Geometry, group: int, inner: int, in_place: bool, heads: bool
+) -> set[tuple[int, int]]:
     """The (groups, inner) shapes of the register tiles of `group` rows of `inner` pixels."""
+    by_group = g.P > 1 and g.Q > 1 and not heads
+    if schedule.is_column(g, inner, in_place):
+        group, inner, by_group = 1, group, False
     heights = register_heights(g, inner)
     band = schedule.rows_together(g, min(heights), in_place)
     steps = {height: schedule.rows_together(g, height, in_place) for height in heights}
+    stretches = _stretches(g) if by_group and band > 1 else {group}
     return {
         (count, height)
         for height, step in steps.items()
-        for rows in {min(band, group), group % band}
+        for stretch in stretches
+        for rows in {min(band, stretch), stretch % band}
         for count in {min(step, rows), rows % step} - {0}
     }
 
 
-def segment_widths(g: Geometry, in_place: bool) -> set[int]:
-    """The numbers of columns of the segments of load tiles' rows."""
-    return {columns for columns, _ in segments(g, in_place)}
+def _stretches(g: Geometry) -> set[int]:
+    """The numbers of neighbouring rows of a load tile that multiply the same filter rows."""
+    found = set()
+    for first in range(0, g.P, g.tile_p):
+        p, end = first, min(g.P, first + g.tile_p)
+        while p < end:
+            rows = schedule.rows_alike(g, p, end - p)
+            found.add(rows)
+            p += rows
+    return found
+
+
+def parts(g: Geometry, inner: int, in_place: bool) -> list[tuple[int, int]]:
+    """(pixels of the inner axis, filter columns that they multiply) of the parts of a load tile
+    with `inner` pixels, or of all load tiles if columns leave out taps.
+    """
+    if not schedule.skips_columns(g, in_place):
+        return [(inner, g.S)]
+    found = segments(g, in_place)
+    return found if g.Q > 1 else [(inner, taps) for _, taps in found]
 
 
 def segments(g: Geometry, in_place: bool) -> list[tuple[int, int]]:

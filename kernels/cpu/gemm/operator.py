@@ -43,13 +43,21 @@ class Gemm(Operator):
 
     def _size(self, layout: Layout, build: Build) -> None:
         super()._size(layout, build)
-        self.constant["heads"] = isinstance(layout, GemmLayout) and layout.heads
+        self.constant["heads"] = self._has_heads
 
     def _part_kind(self) -> Any:
         return self._is_far
 
+    @property
+    def _has_heads(self) -> bool:
+        return isinstance(self.layout, GemmLayout) and self.layout.heads
+
+    @property
+    def _tiles(self) -> list[tuple[int, int]]:
+        return register_tiles(self.g, self.layout.in_place, self._has_heads)
+
     def _extents(self) -> Any:
-        return tuple(register_tiles(self.g, self.layout.in_place))
+        return tuple(self._tiles)
 
     def _large_result(self, y: Any) -> dict[str, int]:
         vector, size = self.lanes * self.itemsize, math.prod(y.shape) * y.itemsize
@@ -66,7 +74,7 @@ class Gemm(Operator):
         return self.layout.in_place and not schedule.reads_padding(self.g)
 
     def _own_parts(self) -> dict[int, Code]:
-        return self._multiply_parts(register_tiles(self.g, self.layout.in_place))
+        return self._multiply_parts(self._tiles)
 
     def _entry(self) -> Code:
         return code(".gemm.compiled.fprop:make_fprop")

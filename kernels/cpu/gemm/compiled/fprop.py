@@ -177,6 +177,27 @@ class Product(NamedTuple):
     high: float
 
 
+def column(view: View, i: int) -> View:
+    """Column `i` of a view: its rows take the place of pixels of a row."""
+    return View(at(view, 0, 0, i), view.outer, view.inner, view.group)
+
+
+def turned(product: Product, i: int) -> Product:
+    """The product of column `i` of a load tile."""
+    return Product(
+        column(product.a, i),
+        product.panel,
+        column(product.sums, i),
+        column(product.out, i),
+        product.vectors,
+        product.chained,
+        product.final,
+        product.fetches,
+        product.low,
+        product.high,
+    )
+
+
 def multiply(
     call: Call,
     g: Geometry,
@@ -199,7 +220,11 @@ def multiply(
         column, _, _ = schedule.column_segment(g, column, q + count, call.in_place)
         if g.Q > 1:
             inner = column - q - start
-        multiply_segment(call, g, product, (outer, group, inner), start, rows, table)
+        if schedule.is_column(g, inner, call.in_place):
+            down = Rows(rows.first, rows.length, 0, rows.first_plane, rows.end_plane)
+            multiply_segment(call, g, turned(product, start), (outer, 1, group), 0, down, table)
+        else:
+            multiply_segment(call, g, product, (outer, group, inner), start, rows, table)
         table += table_bytes(call, g)
 
 
@@ -229,8 +254,12 @@ def multiply_segment(
     runs, per_row = table + 8, memory.read(table)
     cuts = schedule.cuts(inner, g.tile_m)
     band = schedule.rows_together(g, cuts[1][0], call.in_place)
-    for first_row in range(0, group, band):
+    first_row = 0
+    while first_row < group:
         end_row = min(group, first_row + band)
+        if rows.by_group and not call.heads:
+            p, count = rows.first + first_row, end_row - first_row
+            end_row = first_row + schedule.rows_alike(g, p, count)
         for o in range(outer):
             begin = start
             for pixels, tiles in cuts:
@@ -261,6 +290,7 @@ def multiply_segment(
                         high=product.high,
                     )
                 begin += tiles * pixels
+        first_row = end_row
 
 
 def run_item(
