@@ -233,6 +233,21 @@ def test_normal_data_stays_within_the_bound(case, seed):
     assert units <= STRICT_UNITS
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+@pytest.mark.parametrize("channels", [1, 2, 3, 4, 5])
+def test_few_planes_are_interleaved(channels, dtype):
+    """Vectors of pixels, and what is left of a row; those of reversed rows one by one."""
+    for width in (5, 16, 37, 64):
+        size = {"size": (4, width), "kernel": (2, 3), "padding": ((1, 0), (1, 2))}
+        case = Case(C=channels, K=64, dtype=dtype, **size)
+        plan = plan_of(case, algorithm="implicit_gemm")
+        assert "x is copied" in plan.explain()
+        x, w = case.inputs(0, integers=True)
+        expected = case.rounded(case.reference(x, w))
+        for view in (x, x[..., ::-1].copy()[..., ::-1]):
+            np.testing.assert_array_equal(plan(view, w), expected)
+
+
 @pytest.mark.parametrize("channels", [2, 3, 4, 5])
 def test_a_scale_does_not_reach_the_residual_of_a_few_interleaved_channels(channels):
     """Channels last, one filter at a time: sums are spread into y after they are finished."""

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import memory
+from implicit_conv.kernels.cpu.emit.internals import ir, types
+from implicit_conv.kernels.cpu.emit.vector import I32, Intrinsic, Values, i64
 from implicit_conv.kernels.cpu.runtime.call import Call
 from implicit_conv.kernels.cpu.runtime.compiled.entry import Blob, fields
 from implicit_conv.kernels.cpu.runtime.compiled.executed_loads import ACTIVATION, recorder
@@ -91,12 +93,49 @@ def make_load_contiguous(lanes: int, form: Format) -> Callable[..., Any]:
 
 
 @functools.cache
+def _make_interleave(planes: int, pixels: int, bits: int) -> Any:
+    """interleave(to, at, plane): store `pixels` pixels of `planes` elements of `bits` bits each, of
+    neighbouring elements of planes that are `plane` bytes apart.
+    """
+
+    def interleave(typingctx: Any, to: Any, at: Any, plane: Any) -> Intrinsic:
+        def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
+            to, at, plane = args
+            kind = ir.VectorType(ir.IntType(bits), pixels)
+            rows = []
+            for c in range(planes):
+                place = builder.add(at, builder.mul(plane, i64(c)))
+                rows.append(builder.load(builder.inttoptr(place, kind.as_pointer())))
+                rows[-1].align = bits // 8
+            rows += [ir.Constant(kind, None)] * (planes % 2)
+            while len(rows) > 1:
+                count = rows[0].type.count
+                joined = ir.Constant(ir.VectorType(I32, 2 * count), [*range(2 * count)])
+                rows = [
+                    builder.shuffle_vector(a, b, joined)
+                    for a, b in zip(rows[::2], rows[1::2], strict=True)
+                ]
+            (row,) = rows
+            order = [c * pixels + i for i in range(pixels) for c in range(planes)]
+            order = ir.Constant(ir.VectorType(I32, len(order)), order)
+            row = builder.shuffle_vector(row, ir.Constant(row.type, None), order)
+            builder.store(row, builder.inttoptr(to, row.type.as_pointer())).align = bits // 8
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64, types.int64), codegen
+
+    return memory.named(interleave, planes, pixels, bits)
+
+
+@functools.cache
 def make_load_apart(lanes: int, form: Format) -> Callable[..., Any]:
     """Make load_pixels() for channels with any stride; see `make_load_any`."""
     element_channels = form.channels  # channels of an element of the buffer
     transpose_block = make_transpose_block(TRANSPOSE_IN, lanes, element_channels)
     move_element = convert.make_move_element(form.x, form.buffer)
     size, itemsize = storage.SIZES[form.x], storage.SIZES[form.buffer]  # of x, of the buffer
+    as_stored = form.x == form.buffer
+    of_two, of_three, of_four = (_make_interleave(n, lanes, 8 * size) for n in (2, 3, 4))
 
     def gather_pixels(row: Pixels) -> None:
         """Any strides, element by element."""
@@ -110,8 +149,19 @@ def make_load_apart(lanes: int, form: Format) -> Callable[..., Any]:
         """Few planes, each read in order: their transposed blocks would be almost empty."""
         target, source, pitch, pixel, step, channel, pixels, channels = row
         step *= pixel
+        vectors = 0  # pixels that are loaded as vectors of each plane
+        if as_stored and step == size and pitch == channels * size and channels > 1:
+            vectors = pixels // lanes * lanes
+        for i in range(0, vectors, lanes):
+            to, at = target + i * pitch, source + i * size
+            if channels == 2:
+                of_two(to, at, channel)
+            elif channels == 3:
+                of_three(to, at, channel)
+            else:
+                of_four(to, at, channel)
         for c in range(channels):
-            for i in range(pixels):
+            for i in range(vectors, pixels):
                 move_element(target + i * pitch + c * itemsize, source + i * step + c * channel)
 
     def transpose_pixels(kernels: int, row: Pixels) -> None:
