@@ -61,6 +61,7 @@ FIRST_READ_SHARE = 0.3
 # Share of the time of all sums at least for which columns on the sides become register tiles of
 # their own, whose kernels the first call of a size must compile.
 LEAST_GAIN = 0.02
+MOST_TAPS = 7  # of a filter row, whose columns on the sides have a run table each
 # BUFFER_SHARE of a large dilation, whose output rows share few image rows: in half of L2 a tile of
 # 2,048 channels has one row, and every tile reads all filters. Three rows take 0.85 of the time.
 DILATED_SHARE = 0.9
@@ -167,6 +168,8 @@ def leaving_out(g: Geometry) -> Geometry:
     are register tiles of their own, which span several rows.
     """
     left_out = g._replace(skips_w=1)
+    if g.S > MOST_TAPS or not schedule.skips_columns(left_out, False):
+        return g
     gain = 1 - tile_cycles(left_out, False) / tile_cycles(g, False)
     return left_out if gain > LEAST_GAIN else g
 
