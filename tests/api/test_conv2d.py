@@ -177,6 +177,17 @@ def test_register_tiles_where_taps_are_left_out(name):
     np.testing.assert_array_equal(y, case.reference(x, w))
 
 
+def test_rows_of_many_taps_leave_out_none():
+    """Columns that meet other taps would need a run table each, of as many entries as taps."""
+    for taps, skips in ((7, 1), (9, 0)):
+        around = {"kernel": (1, taps), "padding": ((0, 0), (taps // 2, taps // 2))}
+        case = Case(C=64, K=64, size=(8, 14), layout="NHWC", **around)
+        plan = plan_of(
+            case, CpuArch(512, True, 32 << 10, 1 << 20, 1, 14), algorithm="implicit_gemm"
+        )
+        assert plan.engine.best.geometry.skips_w == skips
+
+
 def test_a_plan_tells_what_it_leaves_out():
     """Of 33 columns 12 see no left, 12 no right filter column: 24 of 99."""
     options = {"padding": 12, "algorithm": "implicit_gemm", "layout": "NHWC"}
