@@ -219,16 +219,6 @@ class Call:
             return checked_bias(bias, self._form.problem)
         return bias.astype(self._sums, "C", copy=False)
 
-    def adds_in_place(self, bias: Array) -> bool:
-        """Whether a bias is what `_addend` makes of it, whatever its values."""
-        shape = (self._form.problem.K,)
-        return (
-            not self._counts
-            and bias.dtype == self._sums
-            and bias.shape == shape
-            and bias.flags.c_contiguous
-        )
-
     def _compute(
         self, x: Array, w: Any, bias: Any, y: Array, residual: Array | None, scale: Any
     ) -> None:
