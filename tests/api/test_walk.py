@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from compiled import forget_code
 
 import implicit_conv as ic
-from implicit_conv.kernels.cpu.runtime import code
 
 HOME = str(Path(ic.__file__).parent)
 
@@ -83,9 +83,10 @@ def test_few_files_see_x(case, compiled):
     """Code that is to be loaded takes the way of code to be compiled: another thread does both."""
     x, call = CASES[case](np.random.default_rng(0))
     call()
-    ic.clear_plan_cache()
-    if not compiled:
-        code.forget()
+    if compiled:
+        ic.clear_plan_cache()
+    else:
+        forget_code()
     first = walk_of(call, x)
     assert len(first.files) <= 8
     assert first.returns <= 5

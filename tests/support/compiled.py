@@ -1,4 +1,4 @@
-"""Functions of tests, compiled like kernels, but not cached."""
+"""Functions of tests, compiled like kernels, but not cached; and how to have code found anew."""
 
 import ctypes
 import itertools
@@ -6,6 +6,8 @@ import itertools
 from numba import types
 from numba.core import sigutils  # noqa: TID251
 
+from implicit_conv import clear_plan_cache
+from implicit_conv.kernels.cpu.runtime import code
 from implicit_conv.kernels.cpu.runtime.code import METH_FASTCALL, Method, new_function
 from implicit_conv.kernels.cpu.runtime.compiled import source
 from implicit_conv.kernels.cpu.runtime.machine import machine, settings
@@ -17,6 +19,14 @@ CTYPES = {
     types.void: None,
 }
 _numbers = itertools.count()
+
+
+def forget_code():
+    """Have all code found or compiled anew. Operators, which have addresses of it in their tables,
+    are dropped too: other sizes would share these tables.
+    """
+    clear_plan_cache()
+    code.forget()
 
 
 def address_of(made):

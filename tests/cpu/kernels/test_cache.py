@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from compiled import forget_code
 from damage import damage
 from numba import types
 from sampling import count, sampled
@@ -92,9 +93,9 @@ def store(tmp_path, monkeypatch):
     """The store of all that a test compiles, empty at first."""
     store = Store(tmp_path / "cache")
     monkeypatch.setattr(code, "store", lambda: store)
-    code.forget()
+    forget_code()
     yield store
-    code.forget()
+    forget_code()
 
 
 @pytest.fixture
@@ -107,7 +108,7 @@ def add(store, monkeypatch):
         return compile_anew(*arguments)
 
     def add(number, value=41):
-        code.forget()
+        forget_code()
         compiled.clear()
         return CALL(code.code(ADD, number).address())(value), bool(compiled)
 
@@ -237,7 +238,7 @@ def test_an_entry_that_does_not_fit_is_compiled_again(store, add, caplog, payloa
 
 def test_what_python_calls_is_cached(store):
     for _ in range(2):
-        code.forget()
+        forget_code()
         assert code.python_code(PYTHON_ADD, 1)(41) == 42
         assert len(names(store)) == 1
 
@@ -354,7 +355,7 @@ def test_a_maker_without_a_source_is_not_cached(store, caplog, monkeypatch):
     module.__spec__ = ModuleSpec("typed", None)
     monkeypatch.setitem(sys.modules, "typed", module)
     for _ in range(2):
-        code.forget()
+        forget_code()
         assert CALL(code.code("typed:make", 1).address())(41) == 42
     assert names(store) == []
     (warning,) = [record.getMessage() for record in caplog.records]

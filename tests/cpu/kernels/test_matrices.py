@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from compiled import forget_code
 from hypothesis import given
 from hypothesis import strategies as st
 from llvmlite import ir
 from sampling import examples, sampled
 
-from implicit_conv.cache import OPERATORS
 from implicit_conv.cpu.candidates import tiling
 from implicit_conv.cpu.machine.arch import cpu_arch
 from implicit_conv.cpu.methods import gemm_tilings
@@ -58,16 +58,11 @@ def squares():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(matrices, "bfmmla", emulated_bfmmla)
         patch.setattr(code, "store", lambda: Store(Path()))  # no absolute path, so not used
-        _forget()
+        forget_code()
         try:
             yield
         finally:
-            _forget()
-
-
-def _forget():
-    code.forget()
-    OPERATORS.clear()
+            forget_code()
 
 
 def compute(case, x, w, *, out_dtype=None, pixels=None, block=None, arch=SQUARES):
