@@ -68,7 +68,8 @@ class _Task(threading.Thread):
 
     def __init__(self, function: Callable[[], object]) -> None:
         super().__init__(name="implicit_conv preparation", daemon=False)
-        self._function, self._context = function, contextvars.copy_context()
+        # `_context` is an attribute of Thread itself, since Python 3.14.
+        self._function, self._callers_context = function, contextvars.copy_context()
         self._answers: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
         self.abandoned = False
 
@@ -108,7 +109,7 @@ class _Task(threading.Thread):
         try:
             with _next, _preparing:
                 checkpoint()  # it may have been abandoned while this thread waited
-                answer = self._context.run(self._function), None
+                answer = self._callers_context.run(self._function), None
         except BaseException as error:
             self._answers.put((None, error))
         else:
