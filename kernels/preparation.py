@@ -132,7 +132,7 @@ def prepare(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     if _preparing._is_owned():
         with _marked(None if _task() is SELF else _task()):
             return call()
-    if LLVM in sys.modules:  # else the first thing to do is to import it
+    if imported(LLVM):  # else the first thing to do is to import it
         is_main = threading.get_ident() == threading.main_thread().ident
         line = contextlib.nullcontext() if is_main else _next
         with line, _preparing:
@@ -248,6 +248,16 @@ def imports(function: Callable[[], R]) -> Callable[[], R]:
             return function()
 
     return functools.cache(functools.wraps(function)(functools.partial(prepare, imported)))
+
+
+def imported(name: str) -> Any:
+    """The module of this name if it has been imported to its end; None if not, or not yet: while
+    one thread imports it, `sys.modules` has a module that lacks names.
+    """
+    module = sys.modules.get(name)
+    if getattr(getattr(module, "__spec__", None), "_initializing", False):
+        return None
+    return module
 
 
 def _task() -> object:
