@@ -196,6 +196,7 @@ class Plan:
         out: Array,
         bias: ArrayLike | None = None,
         *,
+        scale: ArrayLike | None = None,
         residual: Array | None = None,
     ) -> Callable[[], Array]:
         """A call of fixed arrays, which costs less time than one of the plan: each call computes
@@ -208,8 +209,8 @@ class Plan:
         x, out, residual : arrays
             As in a call of the plan. They are kept, and read and written in place.
         w : array, or the result of `pack`
-        bias : array of shape (K,), optional
-            It is copied.
+        bias, scale : arrays of shape (K,), or one number for all filters, optional
+            As in a call of the plan. They are copied.
 
         Returns
         -------
@@ -225,7 +226,7 @@ class Plan:
         PlanError
             The arrays cannot be used in place, or the plan is one for a GPU.
         """
-        return self.engine.prepared(x, w, bias, residual, out)
+        return self.engine.prepared(x, w, bias, residual, out, scale)
 
     def tune(self, filters: Literal["packed", "plain"] = "packed") -> Plan:
         """Measure the best few candidates on this machine, and keep the fastest one on disk.

@@ -57,10 +57,9 @@ class Front:
         if step.seen != id(config):
             step.seen = id(config)
             return
-        bias = arguments[3]
         if config.key != key[-1][0] or step.packed_call is not None:
             return
-        if bias is not None and bias.stride(0) != 1:
+        if not step.reads_bias(arguments[3]):
             return
         described = self._calls.describe(*arguments)
         if described:

@@ -209,9 +209,10 @@ class Step:
         of_a, of_b = of_a + a.storage_offset() * size, of_b + b.storage_offset() * size
         y = torch.empty_strided(self._shape, self._strides, dtype=self._dtype, device=CPU)
         if packed is None and self._ran:
-            program, of_bias = self.program, 0 if bias is None else self._sums_address(bias)
-            if program and of_bias is not None and RUN(program, of_a, of_b, of_bias, y.data_ptr()):
-                return y
+            program, of_bias = self.program, 0 if bias is None else _address(bias, size)
+            if program and self.reads_bias(bias):
+                if RUN(program, of_a, of_b, of_bias, y.data_ptr()):
+                    return y
         self._ran = True
         operand = None if packed is None else packed.operand
         call = self._call if operand is None else self.packed_call
@@ -246,14 +247,25 @@ class Step:
         except ValueError as error:
             LOG.debug("arrays of each call are made, since %s", error)
             return 0
-        is_whole = self._program.takes_bias or not self._biased
+        is_whole = self._program.bias is not None or not self._biased
         return self._program.address if is_whole else 0
 
-    def _sums_address(self, bias: Any) -> int | None:
-        """The address of a bias as sums; None if its elements are apart, or are no sums."""
-        address = storage_address(bias) + bias.storage_offset() * self._size
-        plain = self._size > 2 and bias.stride(0) == 1 and address % self._size == 0
-        return address if plain else None
+    def reads_bias(self, bias: Any) -> bool:
+        """Whether the program, which there is, reads the memory of a bias, None or a tensor, as it
+        is stored. A bias of 16-bit elements is no sum yet.
+        """
+        if bias is None:
+            return True
+        access, address = self._program.bias, _address(bias, self._size)
+        steps = [stride * self._size for stride in bias.stride()]
+        taken = access is not None and access.takes(DTYPES[bias.dtype], bias.shape, steps, address)
+        return bool(taken)
+
+
+def _address(tensor: Any, size: int) -> int:
+    """The address of the first element of a tensor that has memory; elements have `size` bytes."""
+    address: int = storage_address(tensor) + tensor.storage_offset() * size
+    return address
 
 
 def _parts(engine: Any) -> list[Any]:

@@ -74,6 +74,61 @@ def test_arrays_outlive_those_who_prepared():
     assert hold
 
 
+VECTORS = {
+    "none": lambda K: None,
+    "a number": lambda K: 2.5,
+    "a list": lambda K: [float(k) for k in range(K)],
+    "an array": lambda K: np.arange(K, dtype=np.float32),
+    "another dtype": lambda K: np.arange(K, dtype=np.int16),
+    "strides": lambda K: np.arange(2 * K, dtype=np.float32)[::-2],
+}
+
+
+PAIRS = [(each, "none") for each in VECTORS] + [("none", each) for each in VECTORS]
+PAIRS += [("a number", "a number"), ("strides", "another dtype")]
+
+
+@pytest.mark.parametrize("packed, added", [(False, True), (True, False)])
+@pytest.mark.parametrize("bias, scale", PAIRS)
+@pytest.mark.parametrize("name", ["in place", "packed in the launch"])
+def test_it_holds_all_that_it_reads(name, bias, scale, packed, added):
+    """Whatever else had memory is freed, and what takes its place is full of other numbers."""
+    plan, x, w, _ = arranged(name)
+    count = CASES[name].K
+    own = [VECTORS[each](count) for each in (bias, scale)]
+    sums = ic.conv2d(x, w).astype(np.float64)
+    shift, factor = (
+        np.full(count, neutral) if each is None else np.broadcast_to(each, count)
+        for each, neutral in zip(own, (0.0, 1.0), strict=True)
+    )
+    expected = factor[:, None, None] * sums + shift[:, None, None] + 3.0 * added
+    residual = np.full_like(sums, 3, dtype=np.float32) if added else None
+    filters = plan.pack(w.copy()) if packed else w.copy()
+    out = np.empty_like(sums, dtype=np.float32)
+    call = plan.prepare(x.copy(), filters, out, own[0], scale=own[1], residual=residual)
+    del own, filters, residual
+    gc.collect()
+    for _ in range(3):
+        full = [
+            np.full(size, 7e7, np.float32) for size in (1, count, x.size, w.size) for _ in range(20)
+        ]
+        out[...] = np.nan
+        np.testing.assert_array_equal(call(), expected)
+        del full
+
+
+def test_beside_a_scale_a_residual_is_read_in_place_or_refused():
+    plan, x, w, _ = arranged("packed in the launch")
+    out = np.empty_like(ic.conv2d(x, w))
+    residual = np.asfortranarray(np.ones_like(out))
+    np.testing.assert_array_equal(
+        plan.prepare(x, w, out, scale=2, residual=residual.copy("C"))(), 2 * ic.conv2d(x, w) + 1
+    )
+    for arguments in ((out, residual), (np.asfortranarray(out), residual)):
+        with pytest.raises(ic.PlanError, match="beside a scale residual and out are contiguous"):
+            plan.prepare(x, w, arguments[0], scale=2, residual=arguments[1])
+
+
 def test_changed_arrays_are_refused_by_their_names():
     plan, x, w, _ = arranged("packed in the launch")
     x, out = x.copy(), np.empty_like(ic.conv2d(x, w))

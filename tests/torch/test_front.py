@@ -47,9 +47,13 @@ def exact(function, x, w, bias=None, *options):
         return function(x.double(), w.double(), None if bias is None else bias.double(), *options)
 
 
+ERRORS = {torch.bfloat16: 2.0**-7, torch.float16: 2.0**-9}  # of results, which are rounded once
+
+
 def assert_close(found, expected):
     assert found.stride() == expected.stride()
-    torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=1e-3)
+    bound = ERRORS.get(found.dtype, 1e-3)
+    torch.testing.assert_close(found.double(), expected, rtol=bound, atol=bound)
 
 
 CASES = {  # function, x, w, options
@@ -66,23 +70,26 @@ CASES = {  # function, x, w, options
 
 
 @pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, *ERRORS], ids=str)
 @pytest.mark.parametrize("name", CASES)
 def test_known_calls(name, dtype, biased, seen):
+    """A program adds biases as they are stored, so that Python sees those of 16-bit elements."""
     function, x, w, options = CASES[name]
     x, w = torch.randn(x, dtype=dtype), torch.randn(w, dtype=dtype)
     filters = w.shape[1] if name == "transposed" else w.shape[0]
     bias = torch.randn(filters, dtype=dtype) if biased else None
+    is_known = not biased or dtype.itemsize > 2
     with door.enable(choose="always"):
         found = [function(x, w, bias, *options) for _ in range(UNTIL_KNOWN + 2)]
-        assert len(seen) == UNTIL_KNOWN and len(FRONT) == 1
+        assert len(seen) == (UNTIL_KNOWN if is_known else len(found))
+        assert len(FRONT) == is_known
         for y in found:
             assert torch.equal(y, found[0]) and y.dtype is dtype and type(y) is torch.Tensor
             assert_close(y, exact(function, x, w, bias, *options))
         other = torch.randn_like(x), torch.randn_like(w), bias if bias is None else bias + 1
         seen.clear()
         assert_close(function(*other, *options), exact(function, *other, *options))
-    assert not seen
+    assert bool(seen) != is_known
 
 
 X, W, BIAS = torch.randn(2, 4, 6, 6), torch.randn(4, 4, 3, 3), torch.randn(4)

@@ -37,7 +37,7 @@ from implicit_conv.arrays.integers import (
     refuse_int32,
 )
 from implicit_conv.cache import cached_property, keep_call
-from implicit_conv.cpu.run.call import Call
+from implicit_conv.cpu.run.call import Call, contiguous_strides
 from implicit_conv.cpu.run.packed import PackedFilter, PackedParts
 from implicit_conv.cpu.run.repeated import RepeatedArrays
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
@@ -49,6 +49,8 @@ from implicit_conv.problem.problem import Problem
 
 if TYPE_CHECKING:
     from implicit_conv.cpu.run.prepared import PreparedCall
+
+NO_EPILOGUE = "a gradient has no bias, residual or scale; leave them out"
 
 
 @imports
@@ -187,13 +189,9 @@ class Runner(ABC):
         `x` and `w` are native, and have the shapes and dtypes of the plan.
         """
         problem, shape = self.problem, self.y_shape
-        if not (self.has_epilogue or (bias is residual is scale is None)):
-            raise PlanError("a gradient has no bias, residual or scale; leave them out")
-        if scale is not None:
-            scale = self._factor("scale", scale)
-            bias = None if bias is None else self._factor("bias", bias)
-        elif bias is not None:
-            bias = checked_bias(bias, self.summed)
+        if not (self.has_epilogue or residual is None):
+            raise PlanError(NO_EPILOGUE)
+        bias, scale = self.vectors(bias, scale)
         if residual is not None:
             residual = self._residual(residual, bias, scale)
         if out is not None:
@@ -204,7 +202,11 @@ class Runner(ABC):
             out is not None
             and out.dtype == self.y_dtype
             and writable_directly(out, (x, read, bias, residual))
-            and (residual is None or not (problem.is_integer or scale is not None))
+            and (
+                residual is None
+                or not (problem.is_integer or scale is not None)
+                or out.strides == residual.strides
+            )
         )
         y = out if direct else new_array(shape, numpy_dtype(self.y_dtype), x.ctypes.data)
         assert y is not None
@@ -224,6 +226,16 @@ class Runner(ABC):
             return out
         return y if self.out_dtype == self.y_dtype else y.astype(self.out_dtype)
 
+    def vectors(self, bias: object, scale: object) -> tuple[Array | None, Array | None]:
+        """A bias and a scale, either of which may be None, as kernels take them: contiguous arrays
+        of shape (K,).
+        """
+        if not (self.has_epilogue or (bias is scale is None)):
+            raise PlanError(NO_EPILOGUE)
+        if scale is None:
+            return None if bias is None else checked_bias(bias, self.summed), None
+        return None if bias is None else self._factor("bias", bias), self._factor("scale", scale)
+
     def repeated(
         self,
         given: tuple[Any, Any],
@@ -232,6 +244,8 @@ class Runner(ABC):
         residual: Any,
         out: Any,
         y: Array,
+        *,
+        scaled: bool = False,
     ) -> RepeatedCall | None:
         """The call by which `run` got `y` of `operands`, to be made again for what is stored like
         `given`; None if `run` does more than that call.
@@ -245,6 +259,9 @@ class Runner(ABC):
         stored = y.dtype == self.y_dtype and can_record(*recorded)
         if residual is not None:
             stored = stored and residual.dtype == self.residual_dtype
+            if scaled:  # other calls read a copy of the residual, and copy what they wrote
+                own = contiguous_strides(y.shape, y.itemsize)
+                stored = stored and residual.strides == y.strides == own
         if not stored:
             return None
         record = Record(*recorded)
@@ -257,7 +274,8 @@ class Runner(ABC):
                 w.strides if key is None else None,
                 y.strides,
                 None if residual is None else residual.strides,
-                biased=bias is not None,
+                bias is not None,
+                scaled,
             )
         )
         return None if call is None else RepeatedArrays(key, call, record, differing)
@@ -270,10 +288,13 @@ class Runner(ABC):
             return None
         return self.bind(binding)
 
-    def prepared(self, x: Any, w: Any, bias: Any, residual: Any, out: Any) -> PreparedCall:
+    def prepared(
+        self, x: Any, w: Any, bias: Any, residual: Any, out: Any, scale: Any
+    ) -> PreparedCall:
         """See `Plan.prepare`."""
         check_out(out, self.y_shape, self.out_dtype)
-        call: PreparedCall = _prepared_call()(self, x, w, bias, residual, out)
+        own = [None if each is None else each.copy() for each in self.vectors(bias, scale)]
+        call: PreparedCall = _prepared_call()(self, x, w, own[0], residual, out, own[1])
         return call
 
     def _factor(self, name: str, given: object) -> Array:

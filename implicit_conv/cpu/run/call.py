@@ -208,26 +208,24 @@ class Call:
         return y
 
     def prepared(
-        self, x: Array, w: Any, bias: Array | None, y: Array, residual: Array | None
+        self,
+        x: Array,
+        w: Any,
+        bias: Array | None,
+        y: Array,
+        residual: Array | None,
+        scale: Array | None,
     ) -> Callable[[], object]:
-        """A function that makes this call of these arrays; the bias may not change."""
-        return functools.partial(self, x, w, bias, y, residual)
+        """A function that makes this call of these arrays; bias and scale may not change. The
+        caller holds the arrays, and the panels at `w`.
+        """
+        return functools.partial(self, x, w, bias, y, residual, scale)
 
     def _addend(self, bias: Array) -> Array:
         """A bias of the right shape as a contiguous array in the dtype of the sums."""
         if self._counts:  # values that could overflow sums are refused at each call
             return checked_bias(bias, self._form.problem)
         return bias.astype(self._sums, "C", copy=False)
-
-    def adds_in_place(self, bias: Array) -> bool:
-        """Whether a bias is what `_addend` makes of it, whatever its values."""
-        shape = (self._form.problem.K,)
-        return (
-            not self._counts
-            and bias.dtype == self._sums
-            and bias.shape == shape
-            and bias.flags.c_contiguous
-        )
 
     def _compute(
         self, x: Array, w: Any, bias: Any, y: Array, residual: Array | None, scale: Any
@@ -316,12 +314,19 @@ class KernelCall(Call):
         return y
 
     def prepared(
-        self, x: Array, w: Any, bias: Array | None, y: Array, residual: Array | None
+        self,
+        x: Array,
+        w: Any,
+        bias: Array | None,
+        y: Array,
+        residual: Array | None,
+        scale: Array | None,
     ) -> Callable[[], object]:
         """See `Call`; a single launch is called at once."""
         is_packed = type(w) is int
-        if self._split is not None or not (is_packed or self._packing is None):
-            return super().prepared(x, w, bias, y, residual)
+        is_single = self._split is None and (is_packed or self._packing is None)
+        if scale is not None or not is_single:
+            return super().prepared(x, w, bias, y, residual, scale)
         x, y, w = bits(x), bits(y), w if is_packed else bits(w)
         sums = None if bias is None else bits(self._operator.initial_sums(bias))
         launch = self._main.with_addends(sums, residual)

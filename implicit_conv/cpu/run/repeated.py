@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from implicit_conv.arrays.arrays import Array, RepeatedCall
 from implicit_conv.errors import PlanError
-from implicit_conv.kernels.cpu.runtime.program import Program, Room, room_array
+from implicit_conv.kernels.cpu.runtime.program import Access, Program, Room, room_array
 from implicit_conv.kernels.preparation import imported, imports, prepare_later
 
 if TYPE_CHECKING:
@@ -84,9 +84,14 @@ def _program(call: Any, arrays: tuple[Any, ...], operand: Any, y: Array) -> Prog
         program = Program(steps, room, places)
     except (PlanError, ValueError):
         return None
-    if bias is not None and not (program.takes_bias and call.adds_in_place(bias)):
+    if bias is not None and not _takes(program.bias, bias):
         return None
     return None if residual is not None and len(steps) > 1 else program
+
+
+def _takes(access: Access | None, array: Array) -> bool:
+    stored = array.dtype.name, array.shape, array.strides, array.ctypes.data
+    return access is not None and access.takes(*stored)
 
 
 def _at(place: int, array: Array) -> Array:

@@ -149,7 +149,7 @@ class Launch:
         """A copy with initial sums and a residual at addresses that stay."""
         launch = copy.copy(self)
         launch._blob = self._filled(sums, residual, None)
-        launch._keep = self._keep, sums
+        launch._keep = self._keep, sums, residual
         return launch
 
     def _filled(self, sums: Any, residual: Any, scaling: tuple[Any, Any] | None) -> Any:

@@ -105,6 +105,37 @@ class Step(NamedTuple):
     sums: Any = None  # of a bias: an array of the numbers of its elements, from 1 on, and zeros
 
 
+class Access(NamedTuple):
+    """What a program reads or writes of one argument: elements of this `dtype`, aligned to their
+    size, with this shape and these `strides` in bytes from an address on, and nothing else.
+
+    This is the only place that says so. Who hands the address of an array or a tensor to a program
+    asks `takes` first, unless it has asked for an argument that is stored alike.
+    """
+
+    dtype: str
+    size: int  # of an element, in bytes
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @classmethod
+    def to(cls, array: np.ndarray[Any, Any]) -> Access:
+        """The access to an array like this one."""
+        return cls(array.dtype.name, array.itemsize, array.shape, array.strides)
+
+    def takes(
+        self, dtype: str, shape: Sequence[int], strides: Sequence[int], address: int = 0
+    ) -> bool:
+        """Whether it is an access to an argument that is stored so; `strides` are in bytes."""
+        steps = zip(self.shape, self.strides, strides, strict=False)
+        return (
+            dtype == self.dtype
+            and tuple(shape) == self.shape
+            and all(own == step for extent, own, step in steps if extent > 1)
+            and address % self.size == 0
+        )
+
+
 class Program:
     """The steps of one call, in their order.
 
@@ -112,8 +143,9 @@ class Program:
     ----------
     words : array of int64
         What compiled code reads; see `compiled.program`.
-    takes_bias : bool
-        Whether it adds a bias, if a run has one.
+    x, w, y : Access
+    bias : Access or None
+        None if a run can have no bias.
     """
 
     def __init__(self, steps: Sequence[Step], room: Room, arrays: Sequence[Any]) -> None:
@@ -138,7 +170,8 @@ class Program:
         most = max(1, *words[THREADS::STEP])
         header = [room.size, room.size + scratch, most, len(steps)]
         self.words = np.array(header + words, np.int64)
-        self.takes_bias = any(step.sums is not None for step in steps)
+        self.x, self.w, self.y = map(Access.to, arrays)
+        self.bias = _access_to_bias([step.sums for step in steps if step.sums is not None])
 
     @property
     def address(self) -> int:
@@ -170,6 +203,14 @@ class Program:
             table += [begin * size, int(sums[begin] - 1) * size, (end + 1 - begin) * size]
         self._tables.append(np.array(table, np.int64))
         return int(self._tables[-1].ctypes.data)
+
+
+def _access_to_bias(sums: Sequence[np.ndarray[Any, Any]]) -> Access | None:
+    """The access to a bias from which initial sums take elements of these numbers, from 1 on."""
+    if not sums:
+        return None
+    count = max(int(each.max()) for each in sums)
+    return Access.to(np.empty(count, sums[0].dtype))
 
 
 def _placed(address: int, arrays: Sequence[Any]) -> tuple[int, int]:
