@@ -126,7 +126,11 @@ if not TYPE_CHECKING:  # type checkers would believe that it has any name
 
     def __getattr__(name: str) -> object:
         if name in (*_DOORS, "ptx", "tma"):
-            return importlib.import_module(f"implicit_conv.{name}")
+            try:
+                return importlib.import_module(f"implicit_conv.{name}")
+            except (ImportError, OSError) as error:  # its library is missing, or a part of that
+                # hasattr, `help` and inspect take no other error of a name that `dir` lists.
+                raise AttributeError(str(error)) from error
         if name not in _HOME:
             raise AttributeError(
                 f"module 'implicit_conv' has no attribute {name!r}; filters of scipy are in "

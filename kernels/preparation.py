@@ -68,7 +68,8 @@ class _Task(threading.Thread):
 
     def __init__(self, function: Callable[[], object]) -> None:
         super().__init__(name="implicit_conv preparation", daemon=False)
-        self._function, self._context = function, contextvars.copy_context()
+        # `_context` is an attribute of Thread itself, since Python 3.14.
+        self._function, self._callers_context = function, contextvars.copy_context()
         self._answers: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
         self.abandoned = False
 
@@ -108,7 +109,7 @@ class _Task(threading.Thread):
         try:
             with _next, _preparing:
                 checkpoint()  # it may have been abandoned while this thread waited
-                answer = self._context.run(self._function), None
+                answer = self._callers_context.run(self._function), None
         except BaseException as error:
             self._answers.put((None, error))
         else:
@@ -131,7 +132,7 @@ def prepare(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     if _preparing._is_owned():
         with _marked(None if _task() is SELF else _task()):
             return call()
-    if LLVM in sys.modules:  # else the first thing to do is to import it
+    if imported(LLVM):  # else the first thing to do is to import it
         is_main = threading.get_ident() == threading.main_thread().ident
         line = contextlib.nullcontext() if is_main else _next
         with line, _preparing:
@@ -247,6 +248,16 @@ def imports(function: Callable[[], R]) -> Callable[[], R]:
             return function()
 
     return functools.cache(functools.wraps(function)(functools.partial(prepare, imported)))
+
+
+def imported(name: str) -> Any:
+    """The module of this name if it has been imported to its end; None if not, or not yet: while
+    one thread imports it, `sys.modules` has a module that lacks names.
+    """
+    module = sys.modules.get(name)
+    if getattr(getattr(module, "__spec__", None), "_initializing", False):
+        return None
+    return module
 
 
 def _task() -> object:

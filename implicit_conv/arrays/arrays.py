@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from implicit_conv.arrays.libraries import check_tensor, detached, library
 from implicit_conv.errors import QUOTED, DTypeError, PlanError, ShapeError, install
-from implicit_conv.kernels.preparation import first, imports
+from implicit_conv.kernels.preparation import first, imported, imports
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # with defaults, which Python has from 3.13 on
@@ -158,7 +157,7 @@ def as_array(name: str, value: object) -> Array:
         `value` is in the memory of a GPU or another device, or records gradients.
     """
     array = np.asarray(value if isinstance(value, np.ndarray) else _from_foreign(name, value))
-    masked = sys.modules.get("numpy.ma")  # `np.ma` would import it, while others may fork
+    masked = imported("numpy.ma")  # `np.ma` would import it, while others may fork
     if masked is not None and isinstance(value, masked.MaskedArray):
         raise DTypeError(f"{name} is a masked array; sums ignore masks, so pass {name}.filled(0)")
     check_numbers(name, array, type(value).__name__)

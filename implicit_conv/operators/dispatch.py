@@ -10,7 +10,6 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from textwrap import indent
 from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar, cast
 
@@ -213,9 +212,11 @@ def with_rank(function: Function, rank: int, example: str) -> Function:
     copy.__kwdefaults__, copy.__annotations__ = function.__kwdefaults__, function.__annotations__
     copy.__qualname__ = name
     copy.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
-    text, heading, _ = (function.__doc__ or "").partition("Examples\n    --------\n")
+    # Compilers of Python 3.13 and newer take the indentation away, as cleandoc does.
+    documentation = inspect.cleandoc(function.__doc__ or "")
+    text, heading, _ = documentation.partition("Examples\n--------\n")
     text = re.sub(WORDS[2], lambda found: words[found[0]], text)
-    copy.__doc__ = f"{text}{heading}{indent(example.strip(), '    ')}\n    "
+    copy.__doc__ = f"{text}{heading}{inspect.cleandoc(example)}\n"
     return cast(Function, copy)
 
 

@@ -1,5 +1,5 @@
 """For doors: imports and first calls that a fork in another thread waits for."""
 
-from implicit_conv.kernels.preparation import checkpoint, first, imports, prepare
+from implicit_conv.kernels.preparation import checkpoint, first, imported, imports, prepare
 
-__all__ = ["checkpoint", "first", "imports", "prepare"]
+__all__ = ["checkpoint", "first", "imported", "imports", "prepare"]

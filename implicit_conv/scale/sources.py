@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array
+from implicit_conv.operators.preparation import imported
 from implicit_conv.scale.mapped import placed
 
 
@@ -49,7 +49,7 @@ def file_array(x: Any) -> FileArray | None:
     """`x` as tasks carry it, if it can be sliced on disk; None for arrays in memory."""
     if isinstance(x, np.ndarray):
         return _memmap(x)
-    h5py = sys.modules.get("h5py")
+    h5py = imported("h5py")
     if h5py is not None and isinstance(x, h5py.Dataset):
         return FileArray(x, _open_hdf5, (x.file.filename, x.name))
     if hasattr(x, "dask") or not all(

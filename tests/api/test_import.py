@@ -142,3 +142,37 @@ def test_the_version_is_one():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     citation = re.search(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text("utf-8"), re.M)[1]
     assert implicit_conv.__version__ == project["version"] == citation
+
+
+EVERYWHERE = """
+import contextlib, inspect, io, sys
+import implicit_conv
+for name in ("cubed", "dask", "scipy", "torch"):
+    sys.modules[name] = None
+found = dict(inspect.getmembers(implicit_conv))
+page = io.StringIO()
+with contextlib.redirect_stdout(page):
+    help(implicit_conv)
+print("conv2d" in found, "cubed" in found, hasattr(implicit_conv, "ndimage"))
+print("A name of the package" if "conv3d_weight_grad" in page.getvalue() else page.getvalue())
+try:
+    implicit_conv.dask
+except AttributeError as error:
+    print(error)
+try:
+    from implicit_conv import dask
+except ImportError as error:
+    print(error)
+"""
+
+
+def test_help_and_inspect_need_no_library_of_a_door():
+    result = subprocess.run(
+        [sys.executable, "-c", EVERYWHERE], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    found, page, attribute, imported = result.stdout.splitlines()
+    assert found == "True False False"
+    assert page == "A name of the package"
+    assert attribute == imported
+    assert attribute.startswith("implicit_conv.dask needs dask ")

@@ -5,7 +5,8 @@ tests/api/test_torch.py repeats what matters with torch itself, where that is in
 
 import sys
 from dataclasses import replace
-from types import SimpleNamespace
+from importlib.machinery import ModuleSpec
+from types import ModuleType, SimpleNamespace
 
 import ml_dtypes
 import numpy as np
@@ -14,6 +15,8 @@ from small_trials import of_every_operator
 
 import implicit_conv as ic
 from implicit_conv.arrays.libraries import as_library_of, library
+from implicit_conv.operators.preparation import imported
+from implicit_conv.scale.sources import file_array
 from implicit_conv.testing.check import verify
 from implicit_conv.testing.trial import inputs
 
@@ -237,3 +240,29 @@ def test_columns_refuse_by_name():
 def test_a_subclass_belongs_to_the_library_of_its_base():
     assert library(type("Image", (Tensor,), {"__module__": "mine"})(X)) == "torch"
     assert library(X) == "numpy" and library([]) == "builtins"
+
+
+def half_imported(name):
+    """What sys.modules has of a module while another thread imports it."""
+    module = ModuleType(name)
+    module.__spec__ = ModuleSpec(name, None)
+    module.__spec__._initializing = True
+    return module
+
+
+def test_calls_read_no_module_that_another_thread_imports(monkeypatch):
+    for name in ("numpy.ma", "h5py"):
+        monkeypatch.setitem(sys.modules, name, half_imported(name))
+    x, w = np.ones((1, 2, 9, 9), np.float32), np.ones((4, 2, 3, 3), np.float32)
+    plan = ic.plan_conv2d(x.shape, w.shape)
+    assert (plan(x, plan.pack(w)) == 18).all()
+    assert (ic.conv2d(Foreign(x), w) == 18).all()
+    on_disk = SimpleNamespace(shape=x.shape, dtype=x.dtype, __getitem__=x.__getitem__)
+    assert file_array(on_disk).shape == x.shape
+
+
+def test_a_module_is_imported_once_its_import_has_ended(monkeypatch):
+    assert imported("implicit_conv") is ic
+    assert imported("no_module_of_this_name") is None
+    monkeypatch.setattr(ic.__spec__, "_initializing", True, raising=False)
+    assert imported("implicit_conv") is None

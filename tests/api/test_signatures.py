@@ -3,12 +3,14 @@
 import inspect
 import pickle
 import re
+import textwrap
+import types
 
 import pytest
 
 import implicit_conv
 from implicit_conv import ndimage, signal
-from implicit_conv.operators.dispatch import SHAPES, Options
+from implicit_conv.operators.dispatch import SHAPES, Options, with_rank
 from implicit_conv.problem.options import LAYOUTS_OF
 
 FAMILIES = ("conv{}d", "conv_transpose{}d", "conv{}d_input_grad", "conv{}d_weight_grad")
@@ -54,6 +56,18 @@ def test_documentation_is_whole_and_of_its_rank(name):
     assert f"import {name}\n" in text
     others = {word for other in {1, 2, 3} - {rank} for word in (f"{other}d", *LAYOUTS_OF[other])}
     assert not [word for word in others if word in text]
+
+
+def test_documentation_is_of_its_rank_whichever_python_compiled_it():
+    """Python 3.13 and newer take the indentation of a docstring away."""
+    function, example = implicit_conv.conv2d, "\n>>> 1 + 1\n2\n"
+    as_new, as_old = (
+        types.FunctionType(function.__code__, {}, "conv2d", function.__defaults__) for _ in range(2)
+    )
+    as_new.__doc__ = inspect.cleandoc(function.__doc__)
+    as_old.__doc__ = textwrap.indent(as_new.__doc__, "    ").lstrip()
+    new, old = (with_rank(one, 1, example).__doc__ for one in (as_new, as_old))
+    assert new == old and new.endswith(f"\n\nExamples\n--------{example}")
 
 
 def test_no_public_function_takes_or_returns_anything():

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from implicit_conv.arrays.arrays import Array, RepeatedCall
 from implicit_conv.errors import PlanError
 from implicit_conv.kernels.cpu.runtime.program import Access, Program, Room, room_array
-from implicit_conv.kernels.preparation import imports, prepare_later
+from implicit_conv.kernels.preparation import imported, imports, prepare_later
 
 if TYPE_CHECKING:
     from implicit_conv.cpu.run.call import Call
@@ -52,7 +51,7 @@ class RepeatedArrays(RepeatedCall):
         """Have compiled code make the call. Another thread first loads that code, so that this call
         takes no longer than others.
         """
-        if MODULE not in sys.modules:
+        if not imported(MODULE):
             prepare_later(lambda: [_compiled()])
             self._left = OFTEN
             return

@@ -90,9 +90,11 @@ def test_references_are_neither_lost_nor_kept():
     repeat(plan, x, packed, bias, out=out)
     objects = x, packed.panels, bias, out, x.dtype, out[:1].base
     before = [sys.getrefcount(held) for held in objects]
+    y = np.empty(1)
+    alone = sys.getrefcount(y)  # 2, or since Python 3.14, whose calls borrow a local name, 1
     for _ in range(1000):
         y = plan(x, packed, bias)
-        assert sys.getrefcount(y) == 2
+        assert sys.getrefcount(y) == alone
         assert plan(x, packed, bias, out=out) is out
         for call in plan._calls:  # of other arrays, or none
             assert call.again(w, packed.panels, bias, None, None, packed) is None

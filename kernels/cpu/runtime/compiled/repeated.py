@@ -33,7 +33,7 @@ from implicit_conv.kernels.cpu.runtime.repeated import (
 from implicit_conv.kernels.cpu.runtime.same_arrays import ALIGNED, FIELDS, WRITEABLE
 
 WORD = 8  # bytes
-ITEMS = FIELDS.data + WORD  # offset of the items of a tuple
+ITEMS = tuple.__basicsize__  # offset of the items of a tuple: Python 3.14 has a hash before them
 IN_ORDER = 1 | ALIGNED | WRITEABLE  # flags of an array in C order
 
 _hold = types.ExternalFunction("Py_IncRef", INT(INT))  # whose result is void
