@@ -92,7 +92,22 @@ def inference(model):
         model[1].running_var.mul_(2)
 
 
+def flat(model):
+    """Weights are views of one buffer, as averaged ones and those of FSDP are, and then others of
+    it, at another offset and, of vectors, with another stride.
+    """
+    tensors = [tensor for each in (model[0], model[1]) for tensor in each.parameters()]
+    size = max(tensor.numel() for tensor in tensors)
+    buffer = torch.rand(2 * size + 2) + 0.5
+    for start, stride in ((0, 1), (size, 1), (0, 1), (0, 2)):
+        for tensor in tensors:
+            steps = (stride,) if tensor.dim() == 1 else tensor.stride()
+            tensor.data = buffer.as_strided(tensor.shape, steps, start)
+        check(model)
+
+
 CHANGES = {
+    "flat buffer": flat,
     "SGD": step,
     "fused SGD": lambda model: step(model, fused=True),
     "fused Adam": lambda model: step(model, "Adam", fused=True),
