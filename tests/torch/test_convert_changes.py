@@ -525,6 +525,36 @@ def test_overflow_of_a_folded_filter(fused):
     assert not fused and not model.forward.left
 
 
+UNFOLDABLE = {
+    "small gamma": lambda model: model[1].weight[3].fill_(1e-6),
+    "NaN": lambda model: model[0].weight[2, 0].fill_(float("nan")),
+    "negative variance": lambda model: model[1].running_var.fill_(-1),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("name", UNFOLDABLE)
+def test_weights_that_cannot_be_folded(name, dtype, fused):
+    """The model computes, as before, and is fused again when its weights can be folded."""
+    model = evaluated(nn.Sequential(nn.Conv2d(4, 8, 3), nn.BatchNorm2d(8), nn.ReLU())).to(dtype)
+    state, x = copy.deepcopy(model.state_dict()), torch.randn(1, 4, 6, 6).to(dtype)
+    door.convert(model)
+    with torch.no_grad():
+        for _ in range(2):
+            before = model(x)
+        for given in (x, x[:, :, 1:]):  # known steps, and those that are prepared first
+            UNFOLDABLE[name](model)
+            for _ in range(2):
+                expected = type(model).forward(copy.deepcopy(model), given)
+                torch.testing.assert_close(
+                    model(given), expected, rtol=2e-2, atol=2e-2, equal_nan=True
+                )
+            model.load_state_dict(state)
+            fused.clear()
+            assert model(given).shape == expected.shape and fused
+        assert torch.equal(model(x), before)
+
+
 def test_threads_at_once(model):
     x = torch.randn(SHAPE)
     exact, wrong = own(model, x), []
