@@ -150,8 +150,10 @@ def _activates(chain: Chain, node: Node) -> bool:
     """Whether a function or method of the chain's value is an activation that it can compute."""
     op, target, others, options = node.op, node.target, node.args[1:], node.kwargs
     chain.activation = activations.of_call(target, others, options)
+    if chain.activation is None:
+        return False
     chain.rest.append(lambda y, _: _called(op, target, (y, *others), options))
-    return chain.activation is not None
+    return True
 
 
 def _adds(chain: Chain, node: Node, is_first: bool) -> bool:

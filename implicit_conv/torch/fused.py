@@ -84,13 +84,26 @@ class Filters:
         w = chain.conv.weight
         self.form = w.shape, w.stride(), w.dtype
         self._chain, self._operands = chain, dict[object, Operand]()
+        self._is_refused = False
 
-    def operand(self, step: FusedStep) -> Operand:
-        """The filter that a step reads."""
+    def folded(self) -> Folded | None:
+        """The filter with its batch norm; None where torch computes the chain."""
+        if self._is_refused:
+            return None
+        try:
+            return folded(self._chain.conv, self._chain.norm)
+        except (ValueError, TypeError, RuntimeError) as error:  # weights may have become anything
+            LOG.debug(REFUSAL, error)
+            self._is_refused = True
+            return None
+
+    def operand(self, step: FusedStep) -> Operand | None:
+        """The filter that a step reads; None where torch computes the chain."""
         found = self._operands.get(step.reads)
-        return (
-            self.keep(step, folded(self._chain.conv, self._chain.norm)) if found is None else found
-        )
+        if found is not None:
+            return found
+        of = self.folded()
+        return None if of is None else self.keep(step, of)
 
     def keep(self, step: FusedStep, of: Folded) -> Operand:
         """The folded filter as the step reads it."""
@@ -139,25 +152,28 @@ class FusedConv:
             key += residual.shape, residual.stride(), residual.dtype
         step = self._steps.get(key)
         if step is None:
-            step = self._prepared(x, residual, filters)
+            of = filters.folded()
+            if of is None:  # nothing is kept: a step may read the next weights
+                return self._by_torch(x, residual)
+            step = self._prepared(x, residual, filters, of)
             keep_call(self._steps, key, step)
-        if step is REFUSED:
+        operand = None if step is REFUSED else filters.operand(step)
+        if operand is None:
             return self._by_torch(x, residual)
-        value, sums, holder = filters.operand(step)
+        value, sums, holder = operand
         y = step.run(x if self._pad is None else self._pad(x), value, sums, residual)
-        del holder  # until here it held the memory of `value`
+        del holder, operand  # until here it held the memory of `value`
         return self._by_torch(x, residual) if y is None else y
 
     def _by_torch(self, x: Any, residual: Any) -> Any:
         conv = self.chain.conv
         return self.chain.torch_rest(type(conv).forward(conv, x), residual)
 
-    def _prepared(self, x: Any, residual: Any, filters: Filters) -> Any:
+    def _prepared(self, x: Any, residual: Any, filters: Filters, of: Folded) -> Any:
         """The step for such tensors; REFUSED if torch computes the chain."""
         threads = current().num_threads or min(torch.get_num_threads(), available_threads())
         try:
             with local(num_threads=threads):
-                of = folded(self.chain.conv, self.chain.norm)
                 step = self._step(x if self._pad is None else self._pad(x), residual, of)
                 filters.keep(step, of)
         except (ValueError, TypeError, RuntimeError) as error:  # for what no plan takes

@@ -126,5 +126,5 @@ def _tensors(values: list[Any]) -> list[Any]:
 
 
 def _forms(tensors: list[Any]) -> list[Any]:
-    """What the elements at an address mean, of filters alone: vectors have one stride."""
-    return [(t.shape, t.stride(), t.dtype) for t in tensors if t.dim() > 1]
+    """Where in its storage a tensor has its elements, and what they mean."""
+    return [(t.storage_offset(), t.shape, t.stride(), t.dtype) for t in tensors]

@@ -92,7 +92,22 @@ def inference(model):
         model[1].running_var.mul_(2)
 
 
+def flat(model):
+    """Weights are views of one buffer, as averaged ones and those of FSDP are, and then others of
+    it, at another offset and, of vectors, with another stride.
+    """
+    tensors = [tensor for each in (model[0], model[1]) for tensor in each.parameters()]
+    size = max(tensor.numel() for tensor in tensors)
+    buffer = torch.rand(2 * size + 2) + 0.5
+    for start, stride in ((0, 1), (size, 1), (0, 1), (0, 2)):
+        for tensor in tensors:
+            steps = (stride,) if tensor.dim() == 1 else tensor.stride()
+            tensor.data = buffer.as_strided(tensor.shape, steps, start)
+        check(model)
+
+
 CHANGES = {
+    "flat buffer": flat,
     "SGD": step,
     "fused SGD": lambda model: step(model, fused=True),
     "fused Adam": lambda model: step(model, "Adam", fused=True),
@@ -508,6 +523,36 @@ def test_overflow_of_a_folded_filter(fused):
         fused.clear()
         torch.testing.assert_close(model(x), expected)
     assert not fused and not model.forward.left
+
+
+UNFOLDABLE = {
+    "small gamma": lambda model: model[1].weight[3].fill_(1e-6),
+    "NaN": lambda model: model[0].weight[2, 0].fill_(float("nan")),
+    "negative variance": lambda model: model[1].running_var.fill_(-1),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("name", UNFOLDABLE)
+def test_weights_that_cannot_be_folded(name, dtype, fused):
+    """The model computes, as before, and is fused again when its weights can be folded."""
+    model = evaluated(nn.Sequential(nn.Conv2d(4, 8, 3), nn.BatchNorm2d(8), nn.ReLU())).to(dtype)
+    state, x = copy.deepcopy(model.state_dict()), torch.randn(1, 4, 6, 6).to(dtype)
+    door.convert(model)
+    with torch.no_grad():
+        for _ in range(2):
+            before = model(x)
+        for given in (x, x[:, :, 1:]):  # known steps, and those that are prepared first
+            UNFOLDABLE[name](model)
+            for _ in range(2):
+                expected = type(model).forward(copy.deepcopy(model), given)
+                torch.testing.assert_close(
+                    model(given), expected, rtol=2e-2, atol=2e-2, equal_nan=True
+                )
+            model.load_state_dict(state)
+            fused.clear()
+            assert model(given).shape == expected.shape and fused
+        assert torch.equal(model(x), before)
 
 
 def test_threads_at_once(model):
