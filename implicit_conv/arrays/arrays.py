@@ -157,13 +157,31 @@ def as_array(name: str, value: object) -> Array:
         `value` is in the memory of a GPU or another device, or records gradients.
     """
     array = np.asarray(value if isinstance(value, np.ndarray) else _from_foreign(name, value))
-    masked = imported("numpy.ma")  # `np.ma` would import it, while others may fork
-    if masked is not None and isinstance(value, masked.MaskedArray):
-        raise DTypeError(f"{name} is a masked array; sums ignore masks, so pass {name}.filled(0)")
+    check_unmasked(name, value)
     check_numbers(name, array, type(value).__name__)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     return array if array.flags.aligned else array.copy()
+
+
+def is_masked_array(value: object) -> bool:
+    """Whether `value` is one of numpy's arrays with a mask, of which some elements may be none."""
+    masked = imported("numpy.ma")  # `np.ma` would import it, while others may fork
+    return masked is not None and isinstance(value, masked.MaskedArray)
+
+
+def check_unmasked(name: str, value: object, filled: str = "{name}.filled(0)") -> None:
+    """Refuse an array with a mask; messages advise to pass the text `filled`.
+
+    Raises
+    ------
+    DTypeError
+        It is one.
+    """
+    if is_masked_array(value):
+        raise DTypeError(
+            f"{name} is a masked array; sums ignore masks, so pass {filled.format(name=name)}"
+        )
 
 
 def check_numbers(name: str, array: Array, kind: str = "ndarray") -> None:

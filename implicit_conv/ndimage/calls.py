@@ -1,9 +1,9 @@
-"""Calls that come again: the steps of a filter are asked of scipy's own code once.
+"""Calls of filters: their steps are asked of scipy's own code once.
 
 scipy's function is run on an image of the same shape and dtype, with functions in place of those of
 its C code that write down what they are asked for. If all that it does is a chain of steps, from
-the image to the result and then in the result, later calls with such arguments run its launches.
-Errors, and all that is no such chain, are scipy's.
+the image to the result and then in the result, calls with such arguments run its launches. Errors,
+and all that is no such chain, are scipy's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from implicit_conv.arrays.arrays import Array
 from implicit_conv.cache import IMAGES
 from implicit_conv.ndimage import filters
 from implicit_conv.ndimage.borders import SYNONYMS
-from implicit_conv.ndimage.entries import along
+from implicit_conv.ndimage.entries import STRICT, along
 from implicit_conv.ndimage.filters import Chain
 from implicit_conv.ndimage.originals import scipy_filters_with
 from implicit_conv.ndimage.passes import Step, added, mean_step, with_axis
@@ -41,7 +41,9 @@ CHAINS = (  # the filters that are chains of steps
     "uniform_filter1d",
 )
 SUMMED = ("laplace",)  # those whose steps all read the image, and are added
-LARGE = 1 << 16  # elements of an image whose first call is worth the time to look at it
+# Elements of an image whose first call is worth the time to look at it, where a chain has the bits
+# that scipy's code has: with "strict", and without rounding to the nearest integers.
+LARGE = 1 << 16
 MOST_BYTES = 1 << 16  # of an array of weights that is compared
 PLAIN = (int, float, bool, str, type(None))
 
@@ -183,7 +185,8 @@ def _kept(
     key = name, precision, nearest, channel_axis, words, current().num_threads
     found: Call | bool | None = IMAGES.get(key)
     if found is None or found is True:
-        again = found is True or arguments["input"].size >= LARGE
+        alike = precision == STRICT and not nearest  # whichever code computes it
+        again = found is True or not alike or arguments["input"].size >= LARGE
         found = _look(name, precision, arguments, nearest, channel_axis) if again else True
         IMAGES.keep(key, found)
     return found

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from implicit_conv.arrays.arrays import Array, numpy_dtype
+from implicit_conv.arrays.arrays import Array, check_unmasked, numpy_dtype
 from implicit_conv.blocks import ranges
 from implicit_conv.errors import DTypeError, ShapeError, install
 from implicit_conv.scale import lazy
@@ -49,6 +49,8 @@ def _lazy(made: Callable[..., Operation], name: str, x: Any, *args: Any, **kwarg
             "x is an array of xarray; pass x.data, or keep its dimensions as the page "
             '"Arrays larger than memory" shows'
         )
+    check_unmasked("x", x)
+    check_unmasked("x", getattr(x, "_meta", None), "dask.array.ma.filled({name}, 0)")
     source, chunks, token = _source(x)
     if source is None and not isinstance(x, da.Array):
         x = da.from_array(x)

@@ -43,7 +43,8 @@ CONVOLUTION = """`implicit_conv.{name}` of a {door.name} array: a lazy {door.nam
     Raises
     ------
     ShapeError, DTypeError, PlanError
-        As in `implicit_conv.{name}`, at once, not in a task.
+        As in `implicit_conv.{name}`, at once, not in a task; but a task finds out which elements of
+        a chunk are masked.
 
     Examples
     --------
@@ -75,6 +76,8 @@ IMAGE_FILTER = """`implicit_conv.ndimage.{name}` of a {door.name} array: a lazy 
         scipy is not installed.
     PlanError
         An argument is not taken here.
+    DTypeError
+        The input has a mask, or a task reads masked elements.
 
     Examples
     --------

@@ -11,6 +11,7 @@ import numpy as np
 
 from implicit_conv.arrays.arrays import Array
 from implicit_conv.blocks import Block
+from implicit_conv.scale.operation import unmasked
 
 
 def chunks_read(block: Block, starts: Sequence[int]) -> list[int]:
@@ -34,7 +35,8 @@ class Gathered:
     """
 
     def __init__(self, starts: Sequence[Sequence[int]], chunks: Sequence[Array]) -> None:
-        self._starts, self._chunks = starts, chunks
+        self._starts = starts
+        self._chunks: list[Array] = [np.asarray(unmasked(chunk)) for chunk in chunks]
 
     def __getitem__(self, index: tuple[slice, ...]) -> Array:
         parts: list[tuple[Any, list[tuple[slice, slice]]]] = []
@@ -51,7 +53,8 @@ class Gathered:
                 parts.append((chunk, places))
         if len(parts) == 1:
             chunk, places = parts[0]
-            return np.asarray(chunk[tuple(source for _, source in places)])
+            part: Array = chunk[tuple(source for _, source in places)]
+            return part
         found = np.empty([cut.stop - cut.start for cut in index], self._chunks[0].dtype)
         for chunk, places in parts:
             found[tuple(target for target, _ in places)] = chunk[

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from implicit_conv import ndimage
-from implicit_conv.arrays.arrays import Array
+from implicit_conv.arrays.arrays import Array, check_unmasked
 from implicit_conv.blocks import Axis, Block
 from implicit_conv.errors import PlanError, ShapeError
 from implicit_conv.ndimage import originals
@@ -49,6 +49,7 @@ def image_filter(name: str, x: Any, *args: Any, **kwargs: Any) -> ImageFilter:
     ShapeError
         x has no elements, or more axes than LETTERS.
     """
+    check_unmasked("input", x)
     given = _arguments(name, x, *args, **kwargs)
     if given.get("channel_axis") is not None:
         raise PlanError("channel_axis cannot be given for blocks; filter the channels one by one")

@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from implicit_conv.arrays.arrays import Array, dtype_name
+from implicit_conv.arrays.arrays import Array, check_unmasked, dtype_name, is_masked_array
 from implicit_conv.blocks import Axis, Block
-from implicit_conv.errors import PlanError, ShapeError
+from implicit_conv.errors import DTypeError, PlanError, ShapeError
 from implicit_conv.operators import conv, transposed
 from implicit_conv.operators.dispatch import Operator, make_plan, refuse
 from implicit_conv.operators.plan import Plan
@@ -146,6 +146,8 @@ def operation(name: str, x: Any, w: Any, *args: Any, **kwargs: Any) -> Operation
         value = given.pop(option, None)
         if value is not None and not (option == "device" and value == "cpu"):
             raise PlanError(f"{option} cannot be given to {name} in blocks; {_OTHER_WAYS[option]}")
+    for part in ("x", "w", "bias", "scale"):
+        check_unmasked(part, given.get(part))
     del given["x"], given["w"]
     given["device"] = "cpu"
     filters = np.asarray(w), *(given.pop(part, None) for part in ("bias", "scale"))
@@ -247,6 +249,25 @@ def read(source: Any, blocks: Sequence[Block], dtype: Any) -> Array:
     return x
 
 
+def unmasked(part: Any) -> Any:
+    """A part of x that was read, such as a slice of a file's variable, or a chunk.
+
+    Raises
+    ------
+    DTypeError
+        Elements of it are masked. Sums would take what lies under the mask, such as 1e20.
+    """
+    if is_masked_array(part):
+        count = np.count_nonzero(part.mask)
+        if count:
+            raise DTypeError(
+                f"{count} of {part.size} elements of a part of x are masked; sums ignore masks, so "
+                "pass dask.array.ma.filled(x, 0) of an array of dask, and of another one an object "
+                "with its shape and dtype whose x[index] is numpy.ma.filled(x[index], 0)"
+            )
+    return part
+
+
 def _targets(block: Block) -> list[tuple[slice, slice]]:
     """Where each run of a block is placed, and the run."""
     found, place = [], 0
@@ -265,5 +286,5 @@ def _run(source: Any, runs: Sequence[slice]) -> Any:
         last = run.start + 1
         first = 0 if run.stop is None else run.stop + 1
         forward.append(slice(first, last) if run.step == -1 else run)
-    read = source[tuple(forward)]
+    read = unmasked(source[tuple(forward)])
     return read if all(flip.step is None for flip in flips) else read[flips]

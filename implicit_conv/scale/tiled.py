@@ -112,8 +112,9 @@ def tiles(
     start : int or "resume"
         The index of the first tile to compute; a TileError says which one failed. "resume" goes on
         after the tiles that a call with the same arguments has written before it was stopped, which
-        a file beside `out` says; without that file it computes all tiles. `out` is then a
-        numpy.memmap or a zarr array of a folder. It is read again up to there, x is not.
+        a file beside `out` says; without that file it computes all tiles, and where the file is
+        damaged those from there on, with a warning. `out` is then a numpy.memmap or a zarr array of
+        a folder. It is read again up to there, x is not.
     threads : int
         Threads that read ahead, each a tile. The arithmetic has all threads of the settings.
     progress : bool or function of (tiles done, tiles)
@@ -127,7 +128,7 @@ def tiles(
     ------
     ShapeError, DTypeError, PlanError
         As in `operator`; or `out` does not fit, or memory does not hold the smallest tile; or the
-        file beside `out` is of another computation.
+        file beside `out` is of another computation; or slices of x have masked elements.
     TileError
         A tile could not be read, computed or written, the file of x or `out` is shorter than the
         array, or the disk has no room for `out`, which is reserved first (a RuntimeError).

@@ -17,7 +17,7 @@ import numpy as np
 
 from implicit_conv.arrays.arrays import Array, numpy_dtype
 from implicit_conv.blocks import Block
-from implicit_conv.errors import ShapeError, TileError
+from implicit_conv.errors import DTypeError, ShapeError, TileError
 from implicit_conv.scale.mapped import check_length, reserve
 from implicit_conv.scale.operation import Operation, Span, digest, read
 from implicit_conv.scale.record import UNKNOWN, Record, record_file
@@ -187,6 +187,8 @@ class Tiling:
                 if pending is not None:
                     pending.result()
                     done = self._count(done, count, progress)
+            except DTypeError:  # of masked elements, which the same call would meet again
+                raise
             except Exception as error:
                 raise TileError(
                     f"after {done} of {count} tiles were written one failed: {error!r}; the same "

@@ -4,7 +4,9 @@ import errno
 import logging
 import mmap
 import os
+import re
 import signal
+import stat
 import subprocess
 import sys
 
@@ -349,6 +351,130 @@ def test_a_line_that_was_cut_off_is_no_tile(tmp_path, caplog):
     assert 5 <= first <= 6
     assert caplog.text == ""
     np.testing.assert_array_equal(given["out"], whole)
+
+
+NONE = 0, r"its first line is no JSON of a computation; .* from tile 0 on"
+# What a record becomes, of a head and lines of tiles; the tile from which on all are computed; and
+# what is said.
+DAMAGES = {
+    "empty": lambda head, lines: (b"", *NONE),
+    "half of the head": lambda head, lines: (head[: len(head) // 2], *NONE),
+    "no line's end": lambda head, lines: (head, 0, None),
+    "bytes that are no text": lambda head, lines: (b"\xff\xfe\x00" * 20, *NONE),
+    "zeros, as of a lost page": lambda head, lines: (b"\0" * 400, *NONE),
+    "a list": lambda head, lines: (b"[]\n", *NONE),
+    "a number": lambda head, lines: (b"12345678\n", *NONE),
+    "a number of a million digits": lambda head, lines: (b"1" * 10**6 + b"\n", *NONE),
+    "a tower of lists": lambda head, lines: (b"[" * 10**5 + b"\n", *NONE),
+    "numbers for texts": lambda head, lines: (b'{"x": 1}\n', *NONE),
+    "no head": lambda head, lines: (b"\n".join([*lines, b""]), *NONE),
+    "two heads": lambda head, lines: (b"\n".join([head, head, *lines, b""]), 0, "its line 2 is no"),
+    "ends of another system": lambda head, lines: (
+        b"\r\n".join([head, *lines, b""]),
+        0,
+        "its line 2 is no checksum",
+    ),
+    "zeros behind two tiles": lambda head, lines: (
+        b"\n".join([head, *lines[:2], b"\0" * 8, *lines[3:], b""]),
+        2,
+        "its line 4 is no checksum of a tile; .* from tile 2 on",
+    ),
+    "letters of another case": lambda head, lines: (
+        b"\n".join([head, lines[0], b"DEADBEEF", b""]),
+        1,
+        "its line 3 is no checksum",
+    ),
+    "more lines than tiles": lambda head, lines: (
+        b"\n".join([head, *lines, *[b"00000000"] * 500, b""]),
+        len(lines),
+        "is not in the output as it was written",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_tiles_behind_the_damage_of_a_record_are_computed_again(tmp_path, caplog, damage):
+    x, w, whole, given = stopped(tmp_path)
+    (record,) = records(tmp_path)
+    head, *lines, rest = record.read_bytes().split(b"\n")
+    assert rest == b""
+    assert len(lines) >= 5
+    content, first, said = DAMAGES[damage](head, lines)
+    record.write_bytes(content)
+    assert counts(x, w, given, start="resume")[0] == first + 1
+    assert len(caplog.records) == (said is not None)
+    assert said is None or re.search(said, caplog.text)
+    np.testing.assert_array_equal(given["out"], whole)
+    assert records(tmp_path) == []
+
+
+def test_a_folder_in_the_place_of_a_record(tmp_path, caplog):
+    x, w, whole, given = stopped(tmp_path)
+    (record,) = records(tmp_path)
+    record.unlink()
+    record.mkdir()
+    assert counts(x, w, given, start="resume")[0] == 1
+    assert f"{record} is damaged: it cannot be read" in caplog.text
+    assert f"{record} cannot be kept" in caplog.text
+    np.testing.assert_array_equal(given["out"], whole)
+
+
+def test_random_damage_of_a_record_costs_no_bit(tmp_path):
+    """Bytes are changed, dropped, doubled or drawn. Where the head is still one of a computation,
+    but not of this one, that is said; what its checksums say of tiles is compared with these.
+    """
+    x, w, whole, given = stopped(tmp_path)
+    (record,) = records(tmp_path)
+    good, written = record.read_bytes(), np.array(given["out"])
+    refused = 0
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        content = bytearray(good)
+        for _ in range(rng.integers(1, 6)):
+            place = int(rng.integers(len(content) or 1))
+            drawn = rng.integers(0, 256, int(rng.integers(1, 30)), np.uint8).tobytes()
+            end = place + int(rng.choice([0, 1, len(drawn), len(good)]))
+            content[place:end] = drawn if rng.random() < 0.7 else b""
+        record.write_bytes(content)
+        given["out"][...] = written
+        try:
+            tiles(x, w, **{**given, "progress": False, "start": "resume"})
+        except PlanError as error:
+            assert "another computation" in str(error)
+            refused += 1
+            continue
+        np.testing.assert_array_equal(given["out"], whole)
+        assert records(tmp_path) == []
+    assert refused < 30
+
+
+def test_a_record_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    """After a power failure a file whose name came first may be empty."""
+    done = []
+    for name in ("fsync", "replace"):
+        own = getattr(os, name)
+
+        def noted(*args, name=name, own=own):
+            place = os.fstat(args[0]) if name == "fsync" else None
+            done.append((name, stat.S_ISDIR(place.st_mode)) if place else name)
+            return own(*args)
+
+        monkeypatch.setattr(os, name, noted)
+    stopped(tmp_path)
+    folders = hasattr(os, "O_DIRECTORY")
+    assert done == [("fsync", False), "replace", *[("fsync", True)] * folders]
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.EIO])
+def test_a_file_system_that_cannot_wait_for_its_disk(tmp_path, monkeypatch, caplog, code):
+    def refuse(*_):
+        raise OSError(code, "refused")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    stopped(tmp_path)
+    kept = code == errno.EINVAL
+    assert len(records(tmp_path)) == kept
+    assert ("cannot be kept" in caplog.text) != kept
 
 
 def test_resume_needs_an_output_on_disk(tmp_path):
