@@ -21,7 +21,16 @@ from implicit_conv.problem.options import (
 from implicit_conv.problem.reference import pad_or_crop
 from implicit_conv.testing import Array, Case, errors
 from implicit_conv.testing.operators import restored, sums
-from implicit_conv.testing.trial import Inputs, Trial, WrongResultError, compute, inputs
+from implicit_conv.testing.trial import (
+    Inputs,
+    Trial,
+    WrongResultError,
+    addends,
+    blank,
+    compute,
+    inputs,
+)
+from implicit_conv.testing.ways import PREPARED_COMPILED, Watch, watched
 
 # Activations whose results for integers are exact.
 EXACT: tuple[Activation, ...] = (None, "relu", "relu6", ("leaky_relu", 0.5), ("clamp", -3.0, 5.0))
@@ -44,35 +53,96 @@ DIRECT_UNITS = 16
 WINOGRAD_UNITS = {1: 64, 4: 160, 6: 2400}
 
 
-def check(trial: Trial) -> None:
-    """Compute a trial and compare its result with the reference.
+def check(trial: Trial) -> tuple[str, ...]:
+    """Compute a trial as often as it says, and compare each result with the reference.
+
+    Returns
+    -------
+    ways : names
+        Those of `ways.WAYS` that the calls took.
 
     Raises
     ------
     WrongResultError
-        The result is wrong, or part of it was not written.
+        A result is wrong, or part of it was not written.
     """
-    with _guarded(trial) as seal:
+    with watched() as watch:
+        try:
+            if trial.prepared:
+                _check_prepared(trial, watch)
+            else:
+                for number in range(trial.times):
+                    _check_call(trial.turn(number), watch, again=trial.times > 1)
+        except PlanError:
+            if trial.algorithm == "auto":
+                raise
+    return tuple(watch.taken)
+
+
+def _check_call(trial: Trial, watch: Watch, *, again: bool) -> None:
+    """Make one call of new arrays, which are overwritten afterwards."""
+    with _guarded(trial, scratch=not again) as seal:
         given = inputs(trial)
         for array in given:
             if array is not None:
                 seal(array)
-        try:
-            y = compute(trial, given)
-        except PlanError:
-            if trial.algorithm == "auto":
-                raise
-            return
+        y = compute(trial, given, watch)
     verify(trial, given, y)
+    if again and not trial.guard:
+        _overwrite(given)
 
 
-def _guarded(trial: Trial) -> AbstractContextManager[Callable[[Array], None]]:
+def _overwrite(given: Inputs) -> None:
+    """Write to arrays that no call may read any more; the memory of guarded ones is gone."""
+    for array in given:
+        if array is not None and array.flags.writeable:
+            array[...] = 99
+
+
+def _check_prepared(trial: Trial, watch: Watch) -> None:
+    """Prepare a call, and make it with other values in the same arrays."""
+    with _guarded(trial, scratch=False), trial.settings:
+        plan, given, out = trial.plan(), inputs(trial), blank(trial)
+        packs = trial.packed and trial.made.result != "w"
+        held = addends(trial, given)
+        residual = held.pop("residual", None)
+        copies = {n: each.copy() for n, each in held.items() if isinstance(each, np.ndarray)}
+        second: Any = plan.pack(given.second) if packs else given.second
+        try:
+            call = plan.prepare(given.first, second, out, residual=residual, **held | copies)
+        except PlanError as error:
+            if "can be prepared" not in str(error):
+                raise
+            return  # its arrays are not used in place
+        for vector in copies.values():
+            vector[...] = 99
+        del copies, held
+        for number in range(trial.times):
+            new = inputs(trial.turn(number))
+            _write(given.first, new.first)
+            if not packs:
+                _write(given.second, new.second)
+            if residual is not None and new.residual is not None:
+                _write(residual, new.residual)
+            out[...] = 99
+            y = watch.call("plan.prepare", call, PREPARED_COMPILED)
+            if y is not out:
+                raise WrongResultError("a prepared call returned another array than out")
+            verify(trial, given, y)
+
+
+def _write(array: Array, values: Array) -> None:
+    if array.flags.writeable:
+        array[...] = values
+
+
+def _guarded(trial: Trial, *, scratch: bool) -> AbstractContextManager[Callable[[Array], None]]:
     """See `guard.guarded`; nothing happens if a trial asks for no guard pages."""
     if not trial.guard:
         return nullcontext(lambda array: None)
     from implicit_conv.testing.guard import guarded  # it imports Numba
 
-    return guarded(trial.guard)
+    return guarded(trial.guard, scratch=scratch)
 
 
 @np.errstate(all="ignore")

@@ -41,7 +41,8 @@ from implicit_conv.testing.families import COLUMNS, FAMILIES, Dice
 from implicit_conv.testing.methods import NAMES, offered
 from implicit_conv.testing.operators import OPERATORS, output_padding
 from implicit_conv.testing.storage import STORAGES, WRITABLE
-from implicit_conv.testing.trial import VALUES, Trial
+from implicit_conv.testing.trial import CHANGES, VALUES, Trial
+from implicit_conv.testing.ways import TIMES, Kinds
 
 T = TypeVar("T")
 TRIALS = 18  # trials of a kind
@@ -99,7 +100,7 @@ class Deck:
     ) -> None:
         self._seed, self._threads, self._guards, self._methods = seed, threads, guards, methods
         self._number = 0  # of the next kind
-        self.coverage = Coverage()
+        self.coverage, self.ways = Coverage(), Kinds()
 
     def __str__(self) -> str:
         guards = ", guard pages" * any(self._guards)
@@ -144,11 +145,16 @@ def trial_of(kind: Kind, trial: Trial, dice: Dice, threads: int) -> Trial:
         out=dice.pick(*kind.out_storages) if dice.happens(3) else "",
         packed=dice.happens(2),
         threads=dice.number(1, threads),
+        times=dice.pick(*TIMES) if dice.happens(4) else 1,
+        change=dice.pick(*CHANGES),
     )
+    if dice.happens(5):
+        common = replace(common, prepared=True, unbatched=False, out=common.out or "contiguous")
     if not trial.made.epilogue:
         return common
     return replace(
         common,
+        numbers=dice.happens(4),
         activation=None if special else dice.pick(*kind.activations),
         scaled=dice.happens(4) and _scales(trial) and not special,
         biased=dice.happens(2),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from implicit_conv.cpu.candidates.phrases import count as counted
 from implicit_conv.cpu.machine.arch import BFLOAT16, cpu_arch
@@ -29,6 +29,7 @@ def fuzz(deck: Deck, seconds: float = math.inf, problems: float = math.inf) -> i
     if tally.failed:
         outcome = f"{counted(tally.failed, 'problem')} failed"
     print(deck.coverage.table())
+    print(deck.ways.table())
     print(_summary(tally, str(deck), outcome))
     return tally.status
 
@@ -47,8 +48,11 @@ def compute(deck: Deck, seconds: float = math.inf, problems: float = math.inf) -
             guard.prepare()  # which all children then have
         return kind.name, trials
 
-    source = Source("trial", deal, check, program, deck.coverage.add)
-    return loop.compute(source, seconds, problems)
+    def add(trials: Sequence[Trial], ways: Sequence[Iterable[str] | None]) -> None:
+        deck.coverage.add(trials)
+        deck.ways.add(ways)
+
+    return loop.compute(Source("trial", deal, check, program, add), seconds, problems)
 
 
 def program(trial: Trial) -> str:

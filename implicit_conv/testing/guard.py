@@ -56,7 +56,7 @@ def pages(size: int) -> int:
 
 
 @contextlib.contextmanager
-def guarded(side: str) -> Iterator[Callable[[Array], None]]:
+def guarded(side: str, *, scratch: bool = True) -> Iterator[Callable[[Array], None]]:
     """Put the memory of all that this thread computes against inaccessible pages.
 
     Launches that were prepared before are guarded too, but for the vectors of constants that they
@@ -65,6 +65,9 @@ def guarded(side: str) -> Iterator[Callable[[Array], None]]:
     Parameters
     ----------
     side : one of `trial.SIDES`
+    scratch : bool
+        Whether scratch memory is guarded too, for which Python makes all calls. Else that of arrays
+        is, and compiled code makes calls that come again.
 
     Yields
     ------
@@ -73,7 +76,7 @@ def guarded(side: str) -> Iterator[Callable[[Array], None]]:
     """
     blocks = _Blocks(side == "end")
     with contextlib.ExitStack() as stack:
-        for place, name, other in (
+        guards = (
             (launch, "POOL", blocks),
             (call, "POOL", blocks),
             (image_operator, "POOL", blocks),
@@ -81,9 +84,11 @@ def guarded(side: str) -> Iterator[Callable[[Array], None]]:
             (operator, "aligned_bytes", _bytes),
             (pool, "aligned_bytes", _bytes),
             (launch.Launch, "run", blocks.run),
-        ):
+        )
+        for place, name, other in guards if scratch else ():
             stack.enter_context(mock.patch.object(place, name, other))
-        stack.enter_context(repeated.paused())  # compiled code takes its own memory
+        if scratch:
+            stack.enter_context(repeated.paused())  # compiled code takes its own memory
         before = _set_handler(_handler(side == "end"))
         stack.callback(_set_handler, before)
         yield _seal

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -28,20 +28,20 @@ class Source(Generic[Item]):
         It returns the name of the next kind, and its items.
     check : function of an item
         It raises an exception if anything is wrong, in the child process, which imports it by its
-        name where it is no fork.
+        name where it is no fork; its result are the ways that calls took, or None.
     program : function of an item
         A program that repeats the item, and fails if it does.
-    add : function of items
-        It counts those that were computed.
+    add : function of (items, findings)
+        It counts those that were computed, and what `check` returned for them.
     limit : float or None
         Seconds of an item, after which it hangs.
     """
 
     word: str
     deal: Callable[[], tuple[str, Sequence[Item]]]
-    check: Callable[[Item], None]
+    check: Callable[[Item], Iterable[str] | None]
     program: Callable[[Item], str]
-    add: Callable[[Sequence[Item]], None]
+    add: Callable[[Sequence[Item], Sequence[Iterable[str] | None]], None]
     limit: float | None = None
 
 
@@ -75,8 +75,8 @@ def compute(source: Source[Item], seconds: float, items: float = math.inf) -> Ta
             _show_progress(tally, source.word, name)
             worker.begin(kind)
             following = source.deal()  # while the worker computes
-            done, error = worker.result()
-            source.add(kind[:done])
+            done, error, findings = worker.result()
+            source.add(kind[:done], findings)
             tally.computed, tally.kinds = tally.computed + done, tally.kinds + 1
             if error:
                 tally.failed += 1

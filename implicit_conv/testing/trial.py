@@ -1,4 +1,4 @@
-"""A trial: one call of an operator with all that it depends on.
+"""A trial: a call of an operator with all that it depends on, and how often it comes again.
 
 The repr of a trial is Python code that makes it.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -33,8 +33,10 @@ from implicit_conv.testing.operators import (
     window_filter,
 )
 from implicit_conv.testing.storage import stored
+from implicit_conv.testing.ways import Watch
 
 VALUES = ("integers", "normal", "subnormal", "first not finite", "second not finite")
+CHANGES = ("none", "storages", "threads", "subnormals", "bias")
 SIDES = ("begin", "end")  # of memory, which guard pages are next to
 SCALES = (0.5, -1.0, 2.0, 0.25)  # factors that keep integers exact
 # Blocks whose outputs a transform may compute together, by precision: those of Winograd. F2 mixes
@@ -48,7 +50,7 @@ class WrongResultError(AssertionError):
 
 @dataclass(frozen=True)
 class Trial:
-    """One call of an operator.
+    """One call of an operator, or several with other values and one change among them.
 
     Attributes
     ----------
@@ -75,6 +77,8 @@ class Trial:
         How both operands and the residual are stored, each one of STORAGES.
     out : str
         How `out` is stored, one of WRITABLE, or "" for none.
+    numbers : bool
+        Whether scale and bias are given as one number each, for all filters.
     packed : bool
         Whether a plan computes it, with a packed filter if there is one. A `method` needs a plan
         too, to which plain filters are given.
@@ -84,6 +88,13 @@ class Trial:
     subnormals : "keep" or "flush"
     guard : str
         The end of all memory that touches an inaccessible page: one of SIDES, or "".
+    times : int
+        How often it is called, with new values in new arrays.
+    change : one of CHANGES
+        What another call is like that is made after half of the calls.
+    prepared : bool
+        Whether `Plan.prepare` makes the call, whose values are written in place from then on. It
+        has an `out` of native, aligned elements.
     """
 
     case: Case
@@ -107,6 +118,17 @@ class Trial:
     threads: int = 1
     subnormals: Literal["keep", "flush"] = "keep"
     guard: str = ""
+    times: int = 1
+    change: str = "none"
+    prepared: bool = False
+    numbers: bool = False
+
+    def turn(self, number: int) -> Trial:
+        """One of its calls: the one of this number, from 0 on."""
+        one = replace(self, seed=self.seed + number, times=1)
+        if self.prepared or number != max(1, self.times // 2):
+            return one
+        return replace(one, **_differences(self))
 
     @property
     def made(self) -> Operator:
@@ -194,7 +216,7 @@ class Trial:
         make = function(self.operator, case.rank, "plan_")
         with self.settings:
             planned: Plan = make(first, second, *shaped, **dtypes, **self.options)
-        return computed_by(planned, self.method) if self.method else planned
+        return _computed_by(planned, self.method) if self.method else planned
 
     def call(self, first: Any, second: Any, **arrays: Any) -> Any:
         """What the operator returns for operands in the layout of the case."""
@@ -219,6 +241,30 @@ def _boxes(trial: Trial) -> tuple[int, ...]:
     except PlanError:
         return ()
     return tuple(box for block, box in allowed.items() if block in found)
+
+
+_KEPT: dict[str, tuple[Plan, Plan]] = {}  # by method: the last plan, and what it made of it
+
+
+def _computed_by(plan: Plan, method: str) -> Plan:
+    """See `methods.computed_by`: calls that come again need the same plan."""
+    if method not in _KEPT or _KEPT[method][0] is not plan:
+        _KEPT[method] = plan, computed_by(plan, method)
+    return _KEPT[method][1]
+
+
+def _differences(trial: Trial) -> dict[str, Any]:
+    """What a change of a trial changes."""
+    if not trial.made.planned:
+        return {}
+    changes: dict[str, dict[str, Any]] = {
+        "none": {},
+        "storages": {"storages": ("strided", "permuted", "strided")},
+        "threads": {"threads": 1 if trial.threads > 1 else 2},
+        "subnormals": {"subnormals": "keep" if trial.subnormals == "flush" else "flush"},
+        "bias": {"biased": not trial.biased and trial.made.epilogue},
+    }
+    return changes[trial.change]
 
 
 class Inputs(NamedTuple):
@@ -263,6 +309,10 @@ def _epilogue(trial: Trial, rng: np.random.Generator) -> tuple[Array | None, ...
     if trial.biased:
         dtype = scale.dtype.name if trial.is_integer and scale is not None else trial.sum_dtype
         bias = _numbers(trial, rng, (filters,), dtype)
+    if trial.numbers:
+        scale, bias = (
+            None if each is None else np.full_like(each, each[0]) for each in (scale, bias)
+        )
     if trial.added:
         dtype = trial.y_dtype if trial.is_integer else case.dtype
         added = arranged(case, result, _numbers(trial, rng, case.shapes[result], dtype))
@@ -289,9 +339,27 @@ def _numbers(trial: Trial, rng: np.random.Generator, shape: tuple[int, ...], dty
     return numbers.astype(numpy_dtype(dtype))
 
 
+def addends(trial: Trial, given: Inputs) -> dict[str, Any]:
+    """The scale, the bias and the residual as arguments."""
+    if not trial.made.epilogue:
+        return {}
+    vectors = {"scale": given.scale, "bias": given.bias}
+    if trial.numbers and trial.case.shapes[trial.made.result][1]:
+        vectors = {n: None if each is None else each[0].item() for n, each in vectors.items()}
+    return {**vectors, "residual": given.residual}
+
+
+def blank(trial: Trial) -> Array:
+    """The array that a trial gives as out; an element of it that is not written shows."""
+    dtype, result = numpy_dtype(trial.y_dtype), trial.made.result
+    values = np.full(trial.case.shapes[result], np.nan if dtype.kind != "i" else 77)
+    values = arranged(trial.case, result, values).astype(dtype)
+    return stored(values, trial.out, np.random.default_rng(trial.seed))
+
+
 @np.errstate(all="ignore")  # NaN and infinity are values like others here
-def compute(trial: Trial, given: Inputs) -> Array:
-    """The result of the call, with a batch axis, in the layout of the case.
+def compute(trial: Trial, given: Inputs, watch: Watch | None = None) -> Array:
+    """The result of the call, with a batch axis, in the layout of the case; `watch` notes its way.
 
     Raises
     ------
@@ -304,27 +372,23 @@ def compute(trial: Trial, given: Inputs) -> Array:
         if not trial.made.planned:
             return _columns(trial, given)
         dtype, result = numpy_dtype(trial.y_dtype), trial.made.result
-        out = None
-        if trial.out:
-            # An element that is not written shows.
-            blank = np.full(trial.case.shapes[result], np.nan if dtype.kind != "i" else 77)
-            blank = arranged(trial.case, result, blank).astype(dtype)
-            out = stored(blank, trial.out, np.random.default_rng(trial.seed))
-        first, second, residual = given.first, given.second, given.residual
+        out, watch = blank(trial) if trial.out else None, watch or Watch()
+        first, second = given.first, given.second
+        arrays = addends(trial, given)
         if trial.unbatched:
             first = first[0]
             second = second[0] if trial.roles[1] != "w" else second
-            residual = None if residual is None else residual[0]
+            if arrays.get("residual") is not None:
+                arrays["residual"] = arrays["residual"][0]
         view = out[0] if out is not None and trial.unbatched and result != "w" else out
-        arrays = {"out": view}
-        if trial.made.epilogue:
-            arrays |= {"scale": given.scale, "bias": given.bias, "residual": residual}
+        arrays["out"] = view
+        y: Array
         if trial.packed or trial.method:
             plan = trial.plan()
-            packs = trial.packed and result != "w"
-            y: Array = plan(first, plan.pack(second) if packs else second, **arrays)
+            filters: Any = plan.pack(second) if trial.packed and result != "w" else second
+            y = watch.call("plan", lambda: plan(first, filters, **arrays))
         else:
-            y = trial.call(first, second, **arrays)
+            y = watch.call("function", lambda: trial.call(first, second, **arrays))
     if view is not None and y is not view:
         raise WrongResultError("the result is not the array that was given as out")
     if y.dtype.newbyteorder("=") != dtype:

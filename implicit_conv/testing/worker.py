@@ -30,7 +30,7 @@ class Worker(Generic[Item]):
     Parameters
     ----------
     check : function of an item
-        It raises an exception if anything is wrong.
+        It raises an exception if anything is wrong; else its result is a finding.
     end : float
         A time of `time.monotonic`.
     limit : float, optional
@@ -38,7 +38,7 @@ class Worker(Generic[Item]):
     """
 
     def __init__(
-        self, check: Callable[[Item], None], end: float, limit: float | None = None
+        self, check: Callable[[Item], Any], end: float, limit: float | None = None
     ) -> None:
         self._processes: Any = multiprocessing.get_context(START)
         self._check, self._end, self._limit = check, end, limit
@@ -57,20 +57,22 @@ class Worker(Generic[Item]):
         self._number.value = 0
         self._pipe.send(items)
 
-    def result(self) -> tuple[int, str]:
-        """(how many items were begun, the error of the last one or "")."""
+    def result(self) -> tuple[int, str, list[Any]]:
+        """(how many items were begun, the error of the last one or "", the findings of all before),
+        of which there are none where the process died.
+        """
         try:
             begun = -1
             while not self._pipe.poll(self._limit):
                 if self._number.value == begun:
-                    return begun, self._hang()
+                    return begun, self._hang(), []
                 begun = self._number.value
-            error = self._pipe.recv()
-            return self._number.value, error
+            error, findings = self._pipe.recv()
+            return self._number.value, error, findings
         except (EOFError, OSError):
             self._child.join()
             ending, self._child = _ending(self._child.exitcode), None
-            return self._number.value, ending
+            return self._number.value, ending, []
 
     def end(self) -> None:
         """End the process."""
@@ -96,21 +98,23 @@ def _start(child: Any) -> None:
         signal.signal(signal.SIGINT, handler)
 
 
-def _work(check: Callable[[Item], None], end: float, number: Any, pipe: Connection) -> None:
-    """Check the items that the pipe brings, in the child process, and send the first error."""
+def _work(check: Callable[[Item], Any], end: float, number: Any, pipe: Connection) -> None:
+    """Check the items that the pipe brings, in the child process; send the first error, and the
+    findings.
+    """
     faulthandler.enable()
     while True:
-        error = ""
+        error, findings = "", []
         for item in pipe.recv():
             if time.monotonic() > end:
                 break
             number.value += 1
             try:
-                check(item)
+                findings.append(check(item))
             except Exception:
                 error = traceback.format_exc()
                 break
-        pipe.send(error)
+        pipe.send((error, findings))
 
 
 def _ending(code: int) -> str:

@@ -60,7 +60,7 @@ def test_a_seed_gives_the_same_programs(door):
 
 
 def test_a_program_is_repeated_by_its_code(door):
-    source, _ = source_of(door, 3)
+    source, *_ = source_of(door, 3)
     drawn = source.deal()[1][0]
     code = source.program(drawn)
     names = {}

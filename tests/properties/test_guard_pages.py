@@ -17,6 +17,8 @@ from implicit_conv import cache
 from implicit_conv.cpu.candidates.candidate import Candidate
 from implicit_conv.cpu.candidates.kernel_method import best
 from implicit_conv.cpu.methods import gemm
+from implicit_conv.cpu.run import repeated
+from implicit_conv.cpu.run.repeated import OFTEN
 from implicit_conv.kernels.cpu.gemm.layout import GemmLayout
 from implicit_conv.kernels.cpu.runtime import launch
 from implicit_conv.testing import Case, check, guard
@@ -26,6 +28,7 @@ from implicit_conv.testing.draw import Deck
 from implicit_conv.testing.fuzz import fuzz
 from implicit_conv.testing.methods import NAMES
 from implicit_conv.testing.trial import SIDES, Trial
+from implicit_conv.testing.ways import COMPILED
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="children are forked")
 CASE = Case(N=2, C=9, K=32, size=(6, 9), padding=((1, 1), (1, 1)))
@@ -92,8 +95,25 @@ def test_a_read_of_one_element_outside_an_array_is_seen(trial, name, side, monke
     assert ending(trial) == 0
     right = check.compute
 
-    def compute(trial, given):
-        return right(trial, given._replace(**{name: beyond(getattr(given, name), side)}))
+    def compute(trial, given, watch):
+        return right(trial, given._replace(**{name: beyond(getattr(given, name), side)}), watch)
+
+    monkeypatch.setattr(check, "compute", compute)
+    assert ending(trial) == signal.SIGSEGV
+
+
+@pytest.mark.parametrize("name", ["first", "second", "bias", "residual"])
+def test_a_read_by_compiled_code_that_makes_a_call_again_is_seen(name, monkeypatch):
+    """Python makes the first calls; those that come after many more have the planted array."""
+    trial = replace(CONV, scaled=False, out="", method="", guard="end", times=OFTEN + 8)
+    repeated._compiled()  # which another thread would load else, meanwhile
+    assert f"function: {COMPILED}" in check_trial(trial)
+    right = check.compute
+
+    def compute(trial, given, watch):
+        if watch.taken[f"function: {COMPILED}"] > 2:
+            given = given._replace(**{name: beyond(getattr(given, name), "end")})
+        return right(trial, given, watch)
 
     monkeypatch.setattr(check, "compute", compute)
     assert ending(trial) == signal.SIGSEGV
@@ -106,10 +126,10 @@ def test_a_write_of_one_element_outside_out_is_seen(trial, side, monkeypatch):
     assert ending(trial) == 0
     right = check.compute
 
-    def compute(trial, given):
+    def compute(trial, given, watch):
         # `out` is the only array that is stored from here on.
         monkeypatch.setattr(trials, "stored", lambda array, *_: beyond(array, side))
-        return right(trial, given)
+        return right(trial, given, watch)
 
     monkeypatch.setattr(check, "compute", compute)
     assert ending(trial) == signal.SIGSEGV
@@ -119,10 +139,10 @@ def test_a_write_to_an_operand_is_seen(monkeypatch):
     trial = replace(CONV, guard="end")
     right = check.compute
 
-    def compute(trial, given):
+    def compute(trial, given, watch):
         given.first.flags.writeable = True
         given.first[(0,) * given.first.ndim] = 1
-        return right(trial, given)
+        return right(trial, given, watch)
 
     monkeypatch.setattr(check, "compute", compute)
     assert ending(trial) == signal.SIGSEGV

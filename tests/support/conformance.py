@@ -294,7 +294,7 @@ def conform(trials: Iterator[Trial]) -> None:
     drawn = list(trials)
     try:
         worker.begin(drawn)
-        number, error = worker.result()
+        number, error, _ = worker.result()
     finally:
         worker.end()
     assert not error, f"{error}\n{program(drawn[max(0, number - 1)])}"

@@ -68,5 +68,10 @@ class PreparedCall:
                     f"{NAMES[place - 1]} has been resized, or has another shape, strides, dtype or "
                     "flags than when the call was prepared; prepare it again with plan.prepare"
                 )
-            self._compute()
+            self.compute()
+        return self.out
+
+    def compute(self) -> Array:
+        """Compute `out` by functions of Python, and without checks."""
+        self._compute()
         return self.out

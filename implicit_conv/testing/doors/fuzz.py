@@ -6,13 +6,14 @@ import importlib
 import importlib.util
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from implicit_conv.cpu.candidates.phrases import count
 from implicit_conv.errors import UsageError, install
 from implicit_conv.testing.families import Dice
 from implicit_conv.testing.loop import Source, compute
+from implicit_conv.testing.ways import Kinds
 
 DOORS = ("converted", "dask", "ndimage", "signal", "torch")
 PROGRAMS = 40  # of a kind; the others of the kind of one that fails are left out
@@ -26,12 +27,18 @@ class Program(Protocol):
     def function(self) -> str:
         """What is counted in the table of a run."""
 
-    def check(self) -> None:
-        """Run the program; raise an exception if its results are wrong."""
+    def check(self) -> Iterable[str] | None:
+        """Run the program; raise an exception if its results are wrong.
+
+        Returns
+        -------
+        ways : names, or None
+            Those that calls took, if it notes them.
+        """
 
 
-def source_of(name: str, seed: int) -> tuple[Source[Program], Counter[str]]:
-    """(the programs of a door, as a seed draws them; counts of their functions).
+def source_of(name: str, seed: int) -> tuple[Source[Program], Counter[str], Kinds]:
+    """(the programs of a door, as a seed draws them; counts of their functions, and of ways).
 
     Parameters
     ----------
@@ -50,7 +57,7 @@ def source_of(name: str, seed: int) -> tuple[Source[Program], Counter[str]]:
             f"door {name!r} needs {' and '.join(missing)}, which is not installed: "
             + install(*(module.REQUIRED[part] for part in missing))
         )
-    numbers, counts = itertools.count(), Counter[str]()
+    numbers, counts, kinds = itertools.count(), Counter[str](), Kinds()
 
     def deal() -> tuple[str, Sequence[Program]]:
         drawn = itertools.islice(numbers, PROGRAMS)
@@ -60,14 +67,15 @@ def source_of(name: str, seed: int) -> tuple[Source[Program], Counter[str]]:
         imports = f"from math import inf, nan\n\nfrom {module.__name__} import *"
         return f"{imports}\n\n{drawn!r}.check()\n"
 
-    def add(programs: Sequence[Program]) -> None:
+    def add(programs: Sequence[Program], ways: Sequence[Iterable[str] | None]) -> None:
         counts.update(program.function for program in programs)
+        kinds.add(ways)
 
-    return Source("program", deal, _check, program, add, MOST_SECONDS), counts
+    return Source("program", deal, _check, program, add, MOST_SECONDS), counts, kinds
 
 
-def _check(program: Program) -> None:
-    program.check()
+def _check(program: Program) -> Iterable[str] | None:
+    return program.check()
 
 
 def fuzz(name: str, seed: int, seconds: float) -> int:
@@ -83,8 +91,10 @@ def fuzz(name: str, seed: int, seconds: float) -> int:
     UsageError
         A package is missing.
     """
-    source, counts = source_of(name, seed)
+    source, counts, kinds = source_of(name, seed)
     tally = compute(source, seconds)
+    if kinds.counts:
+        print(kinds.table())
     print(", ".join(f"{function} {n}" for function, n in sorted(counts.items())))
     outcome = "interrupted" if tally.interrupted else "all right"
     if tally.failed:

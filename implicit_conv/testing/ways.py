@@ -1,0 +1,88 @@
+"""The ways that calls ran: a first call plans and prepares; equal ones later skip ever more of it.
+
+A fault of one way is found by no call that runs another one: so a fuzz repeats its calls, notes the
+way that each has taken, and prints a table of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+from unittest import mock
+
+from implicit_conv.cpu.engines.runner import Runner
+from implicit_conv.cpu.run.prepared import PreparedCall
+from implicit_conv.cpu.run.repeated import OFTEN, RepeatedArrays
+
+# Calls of a program: the first, kept, and compiled ways begin at the second call and at the one
+# after OFTEN.
+TIMES = (1, 2, 3, 4, OFTEN + 1, 40)
+FIRST, KEPT, COMPILED = "planned", "kept, by Python", "kept, compiled"
+PREPARED, PREPARED_COMPILED = "prepared, by Python", "prepared, compiled"
+WAYS = (FIRST, KEPT, COMPILED, PREPARED, PREPARED_COMPILED)
+
+
+class Watch:
+    """Notes the way of each call."""
+
+    def __init__(self) -> None:
+        self.taken: Counter[str] = Counter()
+        self._last = ""
+
+    def note(self, way: str) -> None:
+        """The call under way takes this one, whichever it seemed to take before."""
+        self._last = way
+
+    def call(self, caller: str, function: Callable[[], Any], unseen: str = COMPILED) -> Any:
+        """Call a function, and count its way, which is `unseen` where Python notes none."""
+        self._last = ""
+        result = function()
+        self.taken[f"{caller}: {self._last or unseen}"] += 1
+        return result
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[Watch]:
+    """Note the ways of calls of numpy arrays."""
+    watch = Watch()
+    with contextlib.ExitStack() as stack:
+        for kind, name, way in (
+            (Runner, "run", FIRST),
+            (RepeatedArrays, "again", KEPT),
+            (PreparedCall, "compute", PREPARED),
+        ):
+            stack.enter_context(noted(watch, kind, name, way))
+        yield watch
+
+
+def noted(watch: Watch, place: Any, name: str, way: str) -> Any:
+    """A patch of a function, which notes that it ran to its end with a result."""
+    own = getattr(place, name)
+
+    def function(*arguments: Any, **options: Any) -> Any:
+        found = own(*arguments, **options)
+        if found is not None:
+            watch.note(way)
+        return found
+
+    return mock.patch.object(place, name, function)
+
+
+class Kinds:
+    """How many kinds of programs took each way."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def add(self, taken: Iterable[Iterable[str] | None]) -> None:
+        """Count the ways of programs, each of which is a kind."""
+        for ways in taken:
+            self.counts.update(set(ways or ()))
+
+    def table(self) -> str:
+        """The number of kinds of each way."""
+        rows = (f"{way} {count}" for way, count in sorted(self.counts.items()))
+        return textwrap.fill(f"ways to run  {'; '.join(rows)}", 100, subsequent_indent=" " * 13)
