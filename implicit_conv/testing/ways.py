@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import textwrap
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -26,21 +27,21 @@ WAYS = (FIRST, KEPT, COMPILED, PREPARED, PREPARED_COMPILED)
 
 
 class Watch:
-    """Notes the way of each call."""
+    """Notes the way of each call, in each thread."""
 
     def __init__(self) -> None:
         self.taken: Counter[str] = Counter()
-        self._last = ""
+        self._here = threading.local()
 
     def note(self, way: str) -> None:
         """The call under way takes this one, whichever it seemed to take before."""
-        self._last = way
+        self._here.way = way
 
     def call(self, caller: str, function: Callable[[], Any], unseen: str = COMPILED) -> Any:
         """Call a function, and count its way, which is `unseen` where Python notes none."""
-        self._last = ""
+        self._here.way = ""
         result = function()
-        self.taken[f"{caller}: {self._last or unseen}"] += 1
+        self.taken[f"{caller}: {self._here.way or unseen}"] += 1
         return result
 
 
@@ -59,14 +60,12 @@ def watched() -> Iterator[Watch]:
 
 
 def noted(watch: Watch, place: Any, name: str, way: str) -> Any:
-    """A patch of a function, which notes that it ran to its end with a result."""
+    """A patch of a function, which notes that a call has come to it."""
     own = getattr(place, name)
 
     def function(*arguments: Any, **options: Any) -> Any:
-        found = own(*arguments, **options)
-        if found is not None:
-            watch.note(way)
-        return found
+        watch.note(way)
+        return own(*arguments, **options)
 
     return mock.patch.object(place, name, function)
 

@@ -32,9 +32,29 @@ def dropped_reference(monkeypatch):
     monkeypatch.setattr(PackedFilters, "packed", packed)
 
 
+def sixteen_bit_biases(monkeypatch):
+    """A program, which adds sums of float32, reads any bias whose elements are adjacent."""
+
+    def reads_bias(step, bias):
+        return bias is None or bias.stride(0) == 1
+
+    monkeypatch.setattr(steps.Step, "reads_bias", reads_bias)
+
+
+def strided_biases(monkeypatch):
+    """It reads biases of sums whose elements are apart, too."""
+
+    def reads_bias(step, bias, of=steps.Step.reads_bias):
+        return bias is None or bias.element_size() > 2 or of(step, bias)
+
+    monkeypatch.setattr(steps.Step, "reads_bias", reads_bias)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the child has what the test plants")
-@pytest.mark.parametrize("plant", [small_key, dropped_reference])
+@pytest.mark.parametrize(
+    "plant", [small_key, dropped_reference, sixteen_bit_biases, strided_biases]
+)
 def test_a_planted_fault_is_found_within_a_minute(plant, monkeypatch, capfd):
     plant(monkeypatch)
     monkeypatch.setattr(loop, "MOST_FAILURES", 1)

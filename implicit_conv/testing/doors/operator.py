@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 
-def by_operator(x: Any, w: Any, *, transposed: bool, **options: int) -> Any:
-    """What ``torch.nn.functional`` computes of x, w and options that are the same for all axes."""
+def by_operator(x: Any, w: Any, bias: Any = None, *, transposed: bool, **options: int) -> Any:
+    """What ``torch.nn.functional`` computes of tensors and options that are the same for all
+    axes.
+    """
     from implicit_conv.torch.op import convolution
 
     rank = x.dim() - 2
@@ -14,4 +16,4 @@ def by_operator(x: Any, w: Any, *, transposed: bool, **options: int) -> Any:
         [options[name]] * rank for name in ("stride", "padding", "dilation")
     )
     sizes = stride, padding, dilation, transposed, [0] * rank
-    return convolution(x, w, None, *sizes, options["groups"])
+    return convolution(x, w, bias, *sizes, options["groups"])

@@ -2,7 +2,8 @@
 
 A program uses few parameters again and again: by several operators, with other shapes and strides
 of the same bytes, after writes that no version counter tells, in new and in freed memory, in
-threads and forked children, and while the switch is moved.
+threads and forked children, and while the switch is moved. A use is several equal calls, each of
+new tensors: the first ones are planned, later ones kept, and those after them run by compiled code.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import os
 import pickle
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -25,6 +27,7 @@ from implicit_conv.testing import Array
 from implicit_conv.testing.doors.data import DifferenceError, check_close
 from implicit_conv.testing.doors.operator import by_operator
 from implicit_conv.testing.families import Dice
+from implicit_conv.testing.ways import FIRST, TIMES, Watch, noted
 
 REQUIRED = {"torch": "torch>=2.13"}
 FUNCTIONS = tuple(f"conv{kind}{rank}d" for kind in ("", "_transpose") for rank in (1, 2, 3))
@@ -32,6 +35,9 @@ EPS = {"float64": 0.0, "float32": 0.0, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 TAPS = {1: ((9,),), 2: ((3, 3), (9, 1), (1, 9)), 3: ((3, 3, 1), (1, 3, 3))}
 WRITES = ("data", "numpy", "in place", "new memory", "new parameter", "swap", "optimiser")
 SWITCHES = ("block", "no room", "off and on", "strict")
+BIASES = ("none", "vector", "strided")
+PROGRAM, PACKED = "kept, a program run by Python", "a packed filter"
+OWN = "torch's own kernel"
 PARAMETERS, REPEATS, KEPT = 2, 12, 64 << 20
 CHILD_SECONDS = 20  # after which a forked child hangs
 
@@ -59,6 +65,11 @@ class Use:
         Whether the channels of x are contiguous.
     by_operator : bool
         Whether it calls ``implicit_conv::convolution``.
+    bias : one of BIASES
+    times : int
+        How often it is called.
+    autocast : bool
+        Whether it is called under autocast, which has operands of float32 computed in bfloat16.
     """
 
     function: str
@@ -71,33 +82,61 @@ class Use:
     gradients: bool = False
     last: bool = False
     by_operator: bool = False
+    bias: str = "none"
+    times: int = 1
+    autocast: bool = False
 
     def view(self, line: Any) -> Any:
         """The filter in contiguous memory."""
         stored = line.view([self.shape[axis] for axis in self.order])
         return stored.permute([self.order.index(axis) for axis in range(len(self.order))])
 
-    def results(self, w: Any, dtype: Any) -> list[Array]:
-        """y, and dx and dw if they are asked for."""
+    def results(self, w: Any, dtype: Any, watch: Watch | None = None) -> list[Array]:
+        """Of each call y, and dx, dw and db if they are asked for; `watch` notes their ways, and is
+        None where torch alone computes.
+        """
+        turns = (self._called(w, dtype, self.seed + 3 * turn, watch) for turn in range(self.times))
+        return [result for turn in turns for result in turn]
+
+    def _called(self, w: Any, dtype: Any, seed: int, watch: Watch | None) -> list[Array]:
+        """The results of one call."""
         import torch
 
-        channels = self.shape[0 if "transpose" in self.function else 1]
-        if "transpose" not in self.function:
-            channels *= self.options["groups"]
-        x = _integers((self.size[0], channels, *self.size[1:]), self.seed).to(dtype)
+        is_transposed, groups = "transpose" in self.function, self.options["groups"]
+        channels, filters = self.shape[1] * groups, self.shape[0]
+        if is_transposed:
+            channels, filters = filters, channels
+        x = _integers((self.size[0], channels, *self.size[1:]), seed).to(dtype)
         if self.last:
             x = x.movedim(1, -1).contiguous().movedim(-1, 1)
+        bias = None
+        if self.bias != "none":
+            step = 2 if self.bias == "strided" else 1
+            bias = _integers((step * filters,), seed + 2).to(dtype)[::step]
         convolve = getattr(torch.nn.functional, self.function)
-        if self.by_operator and dtype is not torch.float64:  # of the expected results
-            convolve = partial(by_operator, transposed="transpose" in self.function)
+        if self.by_operator and watch is not None:
+            convolve = partial(by_operator, transposed=is_transposed)
+        call = partial(convolve, x, w, bias, **self.options)
+        if watch is not None:
+            call = partial(watch.call, self.caller, call)
         if not self.gradients:
-            with torch.no_grad():
-                return [_array(convolve(x, w, **self.options))]
-        x, w = x.requires_grad_(), w.requires_grad_()
-        y = convolve(x, w, **self.options)
-        found = torch.autograd.grad(y, (x, w), _integers(y.shape, self.seed + 1).to(dtype))
+            is_cast = self.autocast and watch is not None
+            with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=is_cast):
+                return [_array(call())]
+        given = [tensor for tensor in (x, w, bias) if tensor is not None]
+        for tensor in given:
+            tensor.requires_grad_()
+        y = call()
+        found = torch.autograd.grad(y, given, _integers(y.shape, seed + 1).to(dtype))
         w.requires_grad_(False)
         return [_array(tensor) for tensor in (y.detach(), *found)]
+
+    @property
+    def caller(self) -> str:
+        """What is noted of its ways: which calls of torch they are."""
+        if self.by_operator:
+            return "operator"
+        return "training" if self.gradients else "autocast" if self.autocast else "torch"
 
 
 @dataclass(frozen=True)
@@ -136,20 +175,28 @@ Action = Use | Write | Threads | Fork | Switch
 
 @dataclass(frozen=True)
 class Program:
-    """Actions on parameters of one dtype, of `elements` each."""
+    """Actions on parameters of one dtype, of `elements` each; filters that are not written are
+    packed where that is possible, if it `packs` them, and else where it is worth it.
+    """
 
     dtype: str
     elements: int
     seed: int
     actions: tuple[Action, ...]
+    packs: bool = True
 
     @property
     def function(self) -> str:
         """The operator of the first use."""
         return next(_uses(action)[0].function for action in self.actions if _uses(action))
 
-    def check(self) -> None:
+    def check(self) -> tuple[str, ...]:
         """Compare all results with those of torch alone, in float64.
+
+        Returns
+        -------
+        ways : names
+            Those that calls took.
 
         Raises
         ------
@@ -160,22 +207,50 @@ class Program:
 
         import implicit_conv.torch as door
         from implicit_conv import clear_plan_cache
+        from implicit_conv.torch import steps
 
         torch.set_num_threads(1)  # a forked child has no threads of OpenMP
-        expected = _Run(self, torch.float64, is_on=False).results()
-        # Filters are packed even where comparing them takes longer than packing saves.
-        with mock.patch("implicit_conv.torch.steps.COMPARED_PER_CYCLE", float("inf")):
+        expected = _Run(self, torch.float64, None).results()
+        # To compare filters takes no cycles, so that packing saves more, or as many as it does.
+        speed = float("inf") if self.packs else steps.COMPARED_PER_CYCLE
+        with mock.patch.object(steps, "COMPARED_PER_CYCLE", speed):
             import_module("implicit_conv.torch.op")  # before threads do
             clear_plan_cache()
             door.enable(KEPT, choose="always")
             try:
-                found = _Run(self, getattr(torch, self.dtype), is_on=True).results()
+                with _watched() as watch:
+                    found = _Run(self, getattr(torch, self.dtype), watch).results()
             finally:
                 door.disable()
                 clear_plan_cache()
+        eps = EPS[self.dtype]
+        if any(use.autocast for action in self.actions for use in _uses(action)):
+            eps = max(eps, EPS["bfloat16"])
         for own, result in zip(found, expected, strict=True):
-            check_close(result, own, EPS[self.dtype] * float(abs(result).max(initial=0.0)))
+            check_close(result, own, eps * float(abs(result).max(initial=0.0)))
         _check_rest()
+        return tuple(watch.taken)
+
+
+@contextmanager
+def _watched() -> Iterator[Watch]:
+    """Note the ways of calls of torch: by a step's function of arrays, by its program, by a packed
+    filter, by torch's own kernel, and where Python sees no call, by compiled code.
+    """
+    from implicit_conv.torch import override, steps
+
+    watch, run = Watch(), steps.Step.__call__
+
+    def called(step: Any, a: Any, b: Any, bias: Any = None, packed: Any = None) -> Any:
+        watch.note(FIRST if packed is None else PACKED)
+        return run(step, a, b, bias, packed)
+
+    with (
+        mock.patch.object(steps.Step, "__call__", called),
+        noted(watch, override, "torchs_convolution", OWN),
+        noted(watch, steps, "RUN", PROGRAM),
+    ):
+        yield watch
 
 
 def _check_rest() -> None:
@@ -190,8 +265,9 @@ def _check_rest() -> None:
 class _Run:
     """A run of a program: with the switch as it says, or with torch alone and the same values."""
 
-    def __init__(self, program: Program, dtype: Any, is_on: bool) -> None:
-        self._program, self._dtype, self._is_on = program, dtype, is_on
+    def __init__(self, program: Program, dtype: Any, watch: Watch | None) -> None:
+        self._program, self._dtype, self._watch = program, dtype, watch
+        self._is_on = watch is not None
         self._parameters = [self._parameter(program.seed + n) for n in range(PARAMETERS)]
 
     def _parameter(self, seed: int) -> Any:
@@ -210,7 +286,7 @@ class _Run:
         if isinstance(action, Use):
             parameter = self._parameters[action.parameter]
             parameter.data = action.view(_line_of(parameter))
-            return action.results(parameter, self._dtype)
+            return action.results(parameter, self._dtype, self._watch)
         if isinstance(action, Threads):
             return self._by_threads(action)
         if isinstance(action, Fork):
@@ -253,7 +329,8 @@ class _Run:
 
         def repeat(use: Use, times: int = REPEATS) -> list[Array]:
             w = self._shared(use)
-            return [result for _ in range(times) for result in use.results(w, self._dtype)]
+            each = (use.results(w, self._dtype, self._watch) for _ in range(times))
+            return [result for results in each for result in results]
 
         if not self._is_on:  # the same use gives the same results
             return [result for use in action.uses for result in repeat(use, 1) * REPEATS]
@@ -362,7 +439,8 @@ def draw(dice: Dice) -> Program:
     drawn = [_use(dice, rank, width), *(dice.pick(*makers)() for _ in range(dice.number(6, 14)))]
     if dice.happens(8):
         drawn.append(Fork(_use(dice, rank, width, gradients=dice.happens(3))))
-    return Program(dtype, width * width * 9, dice.number(0, 1 << 30), tuple(drawn))
+    seed, packs = dice.number(0, 1 << 30), dice.happens(2)
+    return Program(dtype, width * width * 9, seed, tuple(drawn), packs)
 
 
 def _use(
@@ -400,4 +478,7 @@ def _use(
         gradients=gradients,
         last=dice.happens(3),
         by_operator=dice.happens(4),
+        bias=dice.pick(*BIASES),
+        times=dice.pick(*TIMES) if dice.happens(4) else dice.pick(1, 4),
+        autocast=dice.happens(8),
     )
