@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from implicit_conv.arrays.arrays import Array, Binding, numpy_dtype
 from implicit_conv.errors import PlanError
+from implicit_conv.kernels.cpu.runtime.objects import differing, offset_of
 from implicit_conv.kernels.cpu.runtime.program import Program, Room, Step, reserved
 from implicit_conv.kernels.cpu.runtime.runner import Runner
 from implicit_conv.kernels.cpu.runtime.torch_calls import FUNCTIONS as TORCH_FUNCTIONS
@@ -24,7 +25,9 @@ __all__ = [
     "Views",
     "bound_program",
     "buffer_array",
+    "differing",
     "make_program",
+    "offset_of",
     "runner",
     "xla_target",
 ]

@@ -49,6 +49,7 @@ def describe(gpu_kernels: bool = False) -> str:
         if trouble
         else f"{kernels.folder} ({len(parts)} compiled parts, {size_of(parts)} of at most "
         f"{kernels.limit:,})",
+        **_objects(),
         "GPU": _gpu(),
         "settings": _settings(),
     }
@@ -58,6 +59,13 @@ def describe(gpu_kernels: bool = False) -> str:
             *(_kernels() if gpu_kernels else ()),
         ]
     )
+
+
+def _objects() -> dict[str, str]:
+    """A row where compiled code cannot read the objects of this Python."""
+    from implicit_conv.kernels.cpu.runtime.objects import differing, sentence
+
+    return {"objects": sentence(differing())} if differing() else {}
 
 
 def _kernels() -> list[str]:

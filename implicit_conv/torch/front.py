@@ -7,7 +7,6 @@ from __future__ import annotations
 import ctypes
 import itertools
 import os
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,12 +14,10 @@ import torch
 
 from implicit_conv.cache import TABLES
 from implicit_conv.operators.preparation import prepare
-from implicit_conv.operators.programs import TORCH_FUNCTIONS, TorchCalls
+from implicit_conv.operators.programs import TORCH_FUNCTIONS, TorchCalls, differing, offset_of
 from implicit_conv.settings import current, process_settings
 from implicit_conv.torch.openmp import library_of_torch
 from implicit_conv.torch.steps import Step
-
-WORD = 8  # bytes
 
 
 class Front:
@@ -75,8 +72,7 @@ def make_front(python: Callable[..., Any]) -> Front | None:
     """
     functions, handle = _functions(), _handle_offset()
     new = getattr(torch._C._dynamo.guards, "_empty_strided_cpu", None)
-    has_gil = getattr(sys, "_is_gil_enabled", lambda: True)()
-    if functions is None or handle is None or new is None or not has_gil:
+    if functions is None or handle is None or new is None or differing():
         return None
     scopes, own_scope = process_settings()
     objects = {
@@ -116,9 +112,4 @@ def _handle_offset() -> int | None:
     """
     tensors = [torch.empty(size) for size in range(1, 4)]
     tensors += [torch.nn.Parameter(tensor) for tensor in tensors]
-    first = object.__basicsize__
-    for offset in (first, first + WORD):
-        words = [ctypes.c_int64.from_address(id(tensor) + offset).value for tensor in tensors]
-        if words == [tensor._cdata for tensor in tensors]:
-            return offset
-    return None
+    return offset_of(tensors, [tensor._cdata for tensor in tensors])

@@ -19,7 +19,7 @@ import implicit_conv.torch as door  # noqa: E402
 from implicit_conv import cache  # noqa: E402
 from implicit_conv.kernels.cpu.runtime import torch_calls  # noqa: E402
 from implicit_conv.settings import local  # noqa: E402
-from implicit_conv.torch import override  # noqa: E402
+from implicit_conv.torch import front, override  # noqa: E402
 from implicit_conv.torch.steps import Step  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -495,3 +495,9 @@ def test_memory_does_not_grow(seen):
         assert all(abs(a - b) < 5000 for a, b in zip(of_constants(), constants, strict=True))
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 2000  # KiB
     assert not seen
+
+
+def test_python_finds_known_calls_where_it_stores_objects_otherwise(monkeypatch):
+    assert front.make_front(print) is not None
+    monkeypatch.setattr(front, "differing", lambda: ("list",))
+    assert front.make_front(print) is None

@@ -27,6 +27,7 @@ import llvmlite
 import numpy as np
 
 from implicit_conv.kernels import sources
+from implicit_conv.kernels.cpu.runtime import objects
 from implicit_conv.kernels.cpu.runtime.machine import Machine, machine, settings
 from implicit_conv.kernels.disk import store
 from implicit_conv.kernels.disk_folder import KERNEL, kernel_name
@@ -186,7 +187,8 @@ def versions() -> tuple[str, ...]:
     """
     numba = Path(_origin("numba")).with_name("_version.py")
     tag = sys.implementation.cache_tag
-    return tag, sources.file_hash(numba), llvmlite.__version__, np.__version__
+    hashed = sources.file_hash(numba)
+    return tag, hashed, llvmlite.__version__, np.__version__, objects.stated()
 
 
 @functools.cache
@@ -235,7 +237,18 @@ def python_code(maker: str, *arguments: Any) -> Callable[..., Any]:
         from implicit_conv.kernels.cpu.runtime.compiled.njit import python_function
 
         return python_function(wanted.make())
-    return new_function(_method(wanted, wanted.address()), None, None)
+    made = new_function(_method(wanted, wanted.address()), None, None)
+    return _of_addresses(made) if "array" in objects.differing() else made
+
+
+def _of_addresses(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that gets the addresses of arrays that are its arguments."""
+    return lambda *arguments: function(
+        *(
+            each if isinstance(each, (int, np.integer)) else objects.address(each)
+            for each in arguments
+        )
+    )
 
 
 def builtin(maker: str) -> Callable[[object], Callable[..., Any]]:

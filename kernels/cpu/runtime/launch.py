@@ -12,7 +12,7 @@ import os
 import sys
 from typing import Any
 
-from implicit_conv.kernels.cpu.runtime import active_threads, same_arrays
+from implicit_conv.kernels.cpu.runtime import active_threads, objects, same_arrays
 from implicit_conv.kernels.cpu.runtime.active_threads import Threads
 from implicit_conv.kernels.cpu.runtime.call import (
     BIAS,
@@ -34,7 +34,11 @@ start, run_counted, address_of = (
     python_code(f".runtime.compiled.start:make_{name}")
     for name in ("start", "run_counted", "address_of")
 )
-same_arrays.use(python_code(".runtime.compiled.start:make_differing"))
+same_arrays.use(
+    same_arrays.differing
+    if "array" in objects.differing()
+    else python_code(".runtime.compiled.start:make_differing")
+)
 
 
 def make_team() -> Threads:

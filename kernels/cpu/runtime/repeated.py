@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from implicit_conv.kernels.cpu.runtime import active_threads
+from implicit_conv.kernels.cpu.runtime import active_threads, objects
 from implicit_conv.kernels.cpu.runtime.code import builtin
 from implicit_conv.kernels.cpu.runtime.pool import LEAST_BYTES, PAGE
 from implicit_conv.kernels.cpu.runtime.program import BLOCK_BYTES, MOST_THREADS, Program
@@ -41,8 +41,11 @@ def again(record: Record, program: Program, y: Any) -> Callable[..., Any] | None
     a new array like `y`. It returns None if the arrays are not those of the record, or if the call
     is for Python to make: while calls are `paused`, where there is no memory, or no team yet.
 
-    There is none if the program takes much memory, or threads that compiled code cannot start.
+    There is none if the program takes much memory, or threads that compiled code cannot start, or
+    if this Python stores objects in another way; see `objects`.
     """
+    if objects.differing():
+        return None
     if program.words[BLOCK_BYTES] > 1 << LARGEST:
         return None
     if program.words[MOST_THREADS] > 1 and not active_threads.starter():

@@ -1,8 +1,7 @@
 """How the arrays of a repeated call must be stored: as those of the call that was made before.
 
 A `Record` says it in words, which compiled code (`start.differing`) compares with the fields of
-numpy's arrays; their offsets are part of numpy's C interface (PyArrayObject). Nothing here imports
-Numba.
+numpy's arrays, or `differing` where it cannot read them. Nothing here imports Numba.
 """
 
 from __future__ import annotations
@@ -17,20 +16,6 @@ WORD = 8
 RANK = 5  # axes of an array at most
 
 
-class Fields(NamedTuple):
-    """Offsets of the fields of an array in bytes."""
-
-    kind: int
-    data: int
-    rank: int
-    shape: int
-    strides: int
-    dtype: int
-    flags: int
-
-
-DATA = object.__basicsize__
-FIELDS = Fields(DATA - 8, DATA, DATA + 8, DATA + 16, DATA + 24, DATA + 40, DATA + 48)
 ALIGNED, WRITEABLE = 0x100, 0x400  # bits of the flags
 APART = 1 << 62  # bytes to where those of an empty array are: away from all others
 
@@ -126,3 +111,39 @@ _compare: list[Callable[..., int]] = []  # `start.differing`, once it is loaded
 def use(compare: Callable[..., int]) -> None:
     """Compare records with compiled code from now on."""
     _compare[:] = [compare]
+
+
+def differing(words: Any, *arrays: Any) -> int:
+    """What `start.differing` returns for the words of a record and arrays; no code is compiled."""
+    *rows, last = words.tolist()
+    *arguments, out = arrays
+    if not _is_stored(last, out):
+        return len(arrays)
+    for place, (row, array) in enumerate(zip(rows, arguments, strict=True), 1):
+        if not _is_stored(row, array) or _overlaps(row, array, last, out):
+            return place
+    return 0
+
+
+def _is_stored(row: list[int], array: Any) -> bool:
+    """Whether an argument is what its words say."""
+    slot = Slot(*row[:SHAPE])
+    if id(type(array)) != slot.kind or slot.rank < 0:
+        return id(type(array)) == slot.kind
+    return (
+        array.ndim == slot.rank
+        and id(array.dtype) == slot.dtype
+        and array.flags.num & slot.flags == slot.flags
+        and slot.data in (0, array.ctypes.data)
+        and [*array.shape] == row[SHAPE : SHAPE + slot.rank]
+        and [*array.strides] == row[STRIDES : STRIDES + slot.rank]
+    )
+
+
+def _overlaps(row: list[int], array: Any, other_row: list[int], other: Any) -> bool:
+    """Whether the bytes of two arrays overlap; None has none."""
+    if array is None or other is None:
+        return False
+    slot, its = Slot(*row[:SHAPE]), Slot(*other_row[:SHAPE])
+    data, its_data = array.ctypes.data, other.ctypes.data
+    return bool(data + slot.high > its_data + its.low and data + slot.low < its_data + its.high)

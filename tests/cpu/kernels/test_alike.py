@@ -1,4 +1,4 @@
-"""Arrays of repeated calls: compiled code sees each difference that numpy sees."""
+"""Arrays of repeated calls: each difference that numpy sees is found."""
 
 import itertools
 import sys
@@ -6,8 +6,19 @@ import sys
 import numpy as np
 import pytest
 
-from implicit_conv.kernels.cpu.runtime import launch  # noqa: F401  # it loads what compares
+from implicit_conv.kernels.cpu.runtime import launch, same_arrays  # noqa: F401  # it loads code
 from implicit_conv.kernels.cpu.runtime.same_arrays import NAMES, Record, can_record
+
+
+@pytest.fixture(autouse=True, params=["compiled code", "Python"])
+def compares(request):
+    """What compares: compiled code, or Python where that cannot read arrays."""
+    before = same_arrays._compare[0]
+    if request.param == "Python":
+        same_arrays.use(same_arrays.differing)
+    yield
+    same_arrays.use(before)
+
 
 MEMORY = np.zeros(4096, np.uint8)
 OTHER = np.zeros(4096, np.uint8)

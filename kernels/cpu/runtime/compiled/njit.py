@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dis
 from collections.abc import Callable
-from ctypes import c_int64
 from types import CellType, FunctionType, ModuleType
 from typing import Any
 
@@ -18,13 +17,13 @@ import numba
 from implicit_conv.kernels.cpu.emit import internals
 from implicit_conv.kernels.cpu.emit.internals import types
 from implicit_conv.kernels.cpu.runtime.compiled.source import ARRAY, OBJECT, Source
-from implicit_conv.kernels.cpu.runtime.same_arrays import FIELDS
+from implicit_conv.kernels.cpu.runtime.objects import address as address_of
 
 OPTIONS = {"error_model": "numpy", "boundscheck": False}  # as the translator: x // 0 is 0
 _compiled: dict[FunctionType, Any] = {}
 # What stands for an argument: objects that are laid out as arrays may be given in their place.
 _WORDS = {
-    ARRAY: lambda array: c_int64.from_address(id(array) + FIELDS.data).value,
+    ARRAY: address_of,
     OBJECT: id,
 }
 _kept: list[Any] = []  # compiled entries, which live as long as the process

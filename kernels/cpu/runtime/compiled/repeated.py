@@ -12,6 +12,7 @@ from implicit_conv.kernels.cpu.runtime.compiled.program import run_in_block
 from implicit_conv.kernels.cpu.runtime.compiled.source import CALL, INT, Source, of_function
 from implicit_conv.kernels.cpu.runtime.compiled.start import differing
 from implicit_conv.kernels.cpu.runtime.layout import LINE
+from implicit_conv.kernels.cpu.runtime.objects import FIELDS, TUPLE_ITEMS, WORD
 from implicit_conv.kernels.cpu.runtime.pool import APART, PAGE
 from implicit_conv.kernels.cpu.runtime.repeated import (
     AXES,
@@ -30,10 +31,8 @@ from implicit_conv.kernels.cpu.runtime.repeated import (
     THREADS,
     VIEW,
 )
-from implicit_conv.kernels.cpu.runtime.same_arrays import ALIGNED, FIELDS, WRITEABLE
+from implicit_conv.kernels.cpu.runtime.same_arrays import ALIGNED, WRITEABLE
 
-WORD = 8  # bytes
-ITEMS = tuple.__basicsize__  # offset of the items of a tuple: Python 3.14 has a hash before them
 IN_ORDER = 1 | ALIGNED | WRITEABLE  # flags of an array in C order
 
 _hold = types.ExternalFunction("Py_IncRef", INT(INT))  # whose result is void
@@ -129,7 +128,7 @@ def data(state: int, array: int) -> int:
 
 def again(owner: int, objects: int, count: int) -> int:
     """The result of a call, a new reference to an array or to None; 0 after an error."""
-    state = memory.read(memory.read(owner + ITEMS) + FIELDS.data)
+    state = memory.read(memory.read(owner + TUPLE_ITEMS) + FIELDS.data)
     x, w = memory.read(objects), memory.read(objects + WORD)
     bias, residual = memory.read(objects + 2 * WORD), memory.read(objects + 3 * WORD)
     out, blocks = memory.read(objects + 4 * WORD), memory.read(state + WORD * BLOCKS)

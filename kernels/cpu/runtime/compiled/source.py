@@ -15,7 +15,7 @@ from implicit_conv.kernels.cpu.emit.internals import ir, types
 from implicit_conv.kernels.cpu.emit.vector import I8, I64, VOID, i64
 from implicit_conv.kernels.cpu.runtime.compiled.entry import BLOB_POINTER, ENTRY
 from implicit_conv.kernels.cpu.runtime.compiled.part import Part, body
-from implicit_conv.kernels.cpu.runtime.same_arrays import FIELDS
+from implicit_conv.kernels.cpu.runtime.objects import FIELDS, differing
 from implicit_conv.kernels.cpu.translate.function import translate
 from implicit_conv.kernels.cpu.translate.module import Module
 from implicit_conv.kernels.cpu.translate.values import as_kind
@@ -105,7 +105,7 @@ def _unpack(
         if kind == OBJECT:
             values.append(found)
             continue
-        if kind == ARRAY:
+        if kind == ARRAY and "array" not in differing():
             values.append(_read(builder, builder.add(found, i64(FIELDS.data))))
             continue
         values.append(_call_python(builder, "PyLong_AsLongLong", I64, found))

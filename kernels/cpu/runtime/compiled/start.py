@@ -15,17 +15,15 @@ from implicit_conv.kernels.cpu.runtime.compiled.source import (
     for_python,
     for_python_locked,
 )
+from implicit_conv.kernels.cpu.runtime.objects import FIELDS, LOW_HALF, WORD
 from implicit_conv.kernels.cpu.runtime.same_arrays import (
-    FIELDS,
     SHAPE,
     SLOT_WORDS,
     STRIDES,
-    WORD,
     Slot,
 )
 
 KIND, RANK, DTYPE, FLAGS, DATA, LOW, HIGH = (WORD * n for n in range(len(Slot._fields)))
-LOW_HALF = (1 << 32) - 1  # of a word, which C calls an int
 
 
 def make_start() -> Source:

@@ -15,7 +15,7 @@ from implicit_conv.kernels.cpu.emit.vector import I32, I64, Intrinsic, Values
 from implicit_conv.kernels.cpu.runtime.active_threads import BORROWED_STARTER
 from implicit_conv.kernels.cpu.runtime.compiled.program import run_in_block
 from implicit_conv.kernels.cpu.runtime.compiled.source import CALL, INT, Source, of_function
-from implicit_conv.kernels.cpu.runtime.same_arrays import FIELDS
+from implicit_conv.kernels.cpu.runtime.objects import FIELDS, LIST_FIELDS, LOW_HALF, WORD
 from implicit_conv.kernels.cpu.runtime.torch_calls import (
     ARGUMENTS,
     BLOCKS,
@@ -58,12 +58,9 @@ from implicit_conv.kernels.cpu.runtime.torch_calls import (
     TRUE,
 )
 
-WORD = 8  # bytes
-LOW_HALF = (1 << 32) - 1  # of a word, which C calls an int
 ARGUMENT_COUNT = 10  # of aten::convolution, with the set of keys
 X, W, BIAS, STRIDE, PADDING, DILATION, TRANSPOSED, ADDED, GROUPS = range(1, 10)
-# Offsets in CPython's objects: the type, the number of a list's items, and their place.
-TYPE, LENGTH, ITEMS = FIELDS.kind, FIELDS.data, FIELDS.data + 8
+TYPE = FIELDS.kind  # of any object
 
 _call = types.ExternalFunction("PyObject_Call", INT(INT, INT, INT))
 _call_without = types.ExternalFunction("PyObject_CallNoArgs", INT(INT))
@@ -162,12 +159,12 @@ def list_words(state: int, values: int, at: int) -> int:
     """Write a list of integers; the place after it, 0 if it is none, -1 after an error."""
     if memory.read(values + TYPE) != state_word(state, LIST):
         return 0
-    count = memory.read(values + LENGTH)
+    count = memory.read(values + LIST_FIELDS.length)
     if count > MOST_SIZES:
         return 0
     memory.write(at, count)
     at += WORD
-    items = memory.read(values + ITEMS)
+    items = memory.read(values + LIST_FIELDS.items)
     for number in range(count):
         if at > 0:
             at = integer_word(state, memory.read(items + WORD * number), at)
@@ -219,7 +216,7 @@ def flag(state: int, function: int) -> int:
 def settings_word(state: int) -> int:
     """The address of the settings in force; 0 where this thread, or any, is in a block."""
     scopes, place = state_word(state, SCOPES), memory.stack(8)
-    if memory.read(scopes + LENGTH) != 1:
+    if memory.read(scopes + LIST_FIELDS.length) != 1:
         return 0
     memory.write(place, 0)
     if _context_value(state_word(state, OWN_SCOPE), 0, place) & LOW_HALF != 0:
@@ -229,7 +226,7 @@ def settings_word(state: int) -> int:
         _drop(scope)  # the context holds it
     if scope != state_word(state, NONE):
         return 0
-    scope = memory.read(memory.read(scopes + ITEMS))
+    scope = memory.read(memory.read(scopes + LIST_FIELDS.items))
     config = _attribute(scope, state_word(state, CONFIG))
     if config != 0:
         _drop(config)  # the scope holds it
