@@ -36,6 +36,8 @@ class Sum(NamedTuple):
 
     Attributes
     ----------
+    conjugates : bool
+        Whether the second operand is conjugated.
     swaps : bool
         Whether the first operand is the filter.
     image, taps : indices
@@ -45,6 +47,7 @@ class Sum(NamedTuple):
         Whether elements that are not finite would show where scipy has no product of them.
     """
 
+    conjugates: bool
     swaps: bool
     image: Any
     taps: Any
@@ -70,6 +73,7 @@ def _sum(x: Shape, w: Shape, mode: str, pads_zeros: bool, correlates: bool) -> S
             padding.append((0, 0) if mode == "valid" else (m - 1, m - 1))
     plain, flipped = ((None, None, *[slice(None, None, step)] * len(x)) for step in (1, -1))
     return Sum(
+        correlates,
         swaps,
         image=flipped if correlates and swaps else plain,
         taps=plain if correlates and not swaps else flipped,
@@ -87,16 +91,34 @@ def _direct(
     are not finite and meet padding: scipy's code knows where they show.
     """
     found = _sum(x.shape, w.shape, mode, padding_mode == "zeros", correlates)
-    if correlates and w.dtype.kind == "c":
+    return _summed(found, x, w, padding_mode)
+
+
+def _summed(found: Sum, x: Array, w: Array, padding_mode: PaddingMode = "zeros") -> Array | None:
+    """The result of a sum of operands; None as in `_direct`."""
+    if found.conjugates and w.dtype.kind == "c":
         w = np.conj(w)
     image, taps = (w, x) if found.swaps else (x, w)
     if (found.checks_taps and spreads(taps)) or (found.checks_image and spreads(image)):
         return None
-    convolution = CONVOLUTIONS[x.ndim - 1]
-    y = convolution(
-        image[found.image], taps[found.taps], padding=found.padding, padding_mode=padding_mode
-    )
+    image, taps = image[found.image], taps[found.taps]
+    y = CONVOLUTIONS[x.ndim - 1](image, taps, padding=found.padding, padding_mode=padding_mode)
     return y[0, 0]  # type: ignore[no-any-return]
+
+
+@functools.lru_cache(4096)
+def _known(
+    x: Shape, w: Shape, dtype: Any, mode: str, method: str, correlates: bool
+) -> Sum | str | None:
+    """The direct sum for operands of these shapes and a dtype; "fft" where scipy's FFT takes less
+    time, and None where scipy takes all arguments.
+    """
+    pair = pair_of(*(np.broadcast_to(np.zeros((), dtype), shape) for shape in (x, w)))
+    if pair is None or refused(*pair, mode) or method not in ("auto", "direct"):
+        return None
+    if method == "auto" and method_of(x, w, dtype.char, mode) == "fft":
+        return "fft"
+    return _sum(x, w, mode, True, correlates)
 
 
 def convolve(in1: ArrayLike, in2: ArrayLike, mode: Mode = "full", method: Method = "auto") -> Array:
@@ -176,13 +198,19 @@ def correlate(
 
 
 def _by_method(function: Callable[..., Array], in1: Any, in2: Any, mode: str, method: str) -> Array:
-    pair = pair_of(in1, in2)
-    if pair is None or refused(*pair, mode) or method not in ("auto", "direct"):
+    x, w = in1, in2
+    if not (type(x) is type(w) is np.ndarray and x.dtype is w.dtype and x.dtype.isnative):
+        pair = pair_of(in1, in2)
+        if pair is None:
+            return function(in1, in2, mode, method)
+        x, w = pair
+    if not (isinstance(mode, str) and isinstance(method, str)):
         return function(in1, in2, mode, method)
-    x, w = pair
-    if method == "auto" and method_of(x.shape, w.shape, x.dtype.char, mode) == "fft":
-        return function(in1, in2, mode, "fft")
-    y = _direct(x, w, mode, correlates=function is scipy_signal.correlate)
+    correlates = function is scipy_signal.correlate
+    found = _known(x.shape, w.shape, x.dtype, mode, method, correlates)
+    if not isinstance(found, Sum):
+        return function(in1, in2, mode, found or method)
+    y = _summed(found, x, w)
     return function(in1, in2, mode, method) if y is None else y
 
 

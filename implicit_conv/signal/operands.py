@@ -41,11 +41,9 @@ def pair_of(in1: ArrayLike, in2: ArrayLike) -> tuple[Array, Array] | None:
         return None
     if x.dtype.kind not in "fc" or w.dtype.kind not in "fc":
         return None
-    dtype = x.dtype if x.dtype is w.dtype else np.result_type(x, w)
+    dtype = np.result_type(x, w)  # in the byte order of this machine
     if dtype.char not in REALS:
         return None
-    if x.dtype is w.dtype:
-        return x, w
     return x.astype(dtype, copy=False), w.astype(dtype, copy=False)
 
 

@@ -216,6 +216,23 @@ def test_the_choice_says_why():
     assert method in times
 
 
+def test_large_taps_are_convolved_without_a_warning(computed):
+    """Their squares overflow, and so do those of small ones."""
+    for tap in (1e200, 1e-200):
+        with np.errstate(all="raise"):
+            assert (signal.convolve(np.ones(9), np.full(3, tap), "valid") == 3 * tap).all()
+            assert signal.convolve(np.ones(9), np.full(3, tap))[2] == 3 * tap
+    assert len(computed) == 4
+
+
+@pytest.mark.parametrize("dtype", [">f8", ">f4", ">c16"])
+def test_arrays_of_the_other_byte_order(dtype, computed):
+    x, w = (values(np.random.default_rng(0), size, dtype) for size in (30, 5))
+    for _ in range(2):
+        agree(signal.convolve(x, w), scipy.convolve(x, w, method="direct"), 5)
+    assert len(computed) == 2
+
+
 def test_products_are_those_of_the_mode():
     """Convolutions of ones count them."""
     for n in range(1, 9):
