@@ -2,7 +2,8 @@
 
 Arrays of float32, float64, complex64 and complex128 are convolved directly, by
 `implicit_conv.conv1d` and its kin of precision "standard", where this takes less time than scipy's
-FFT, as `choose_conv_method` estimates. All else goes to scipy's own function, which also raises
+FFT, as `choose_conv_method` estimates, and by `convolve` and `correlate` wherever scipy sums
+directly. All else goes to scipy's own function, which also raises
 the errors. The page "Filters of images and fields" lists what is left to it. All other public
 names of scipy.signal, such as `firwin` and `butter`, are scipy's own functions; type checkers do
 not know these. `served` lists what is computed here. A door: this imports operators and arrays.

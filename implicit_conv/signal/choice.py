@@ -1,10 +1,12 @@
-"""Whether a direct sum or an FFT takes less time."""
+"""Whether arrays are summed directly or by an FFT: by time, and by what scipy does."""
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypeAlias, overload
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from implicit_conv.arrays.arrays import Array
@@ -30,20 +32,85 @@ class Choice(str):
         return choice
 
 
-def choice_of(x: Array, w: Array, overlapping: bool = False) -> Choice:
-    """The method that takes less time, by the tables."""
-    real = REALS[x.dtype.char]
-    products = (4 if x.dtype.kind == "c" else 1) * math.prod(x.shape) * math.prod(w.shape)
-    full = math.prod(n + m - 1 for n, m in zip(x.shape, w.shape, strict=True))
-    direct = DIRECT_CALL + PRODUCT[real] * products
-    block = min(full, BLOCKS * math.prod(w.shape))
+Shape: TypeAlias = tuple[int, ...]
+
+
+def products_of(x: Shape, w: Shape, mode: str) -> int:
+    """The products of a direct sum of arrays of these shapes, without those with padding."""
+    return math.prod(map(_products, x, w, [mode] * len(x)))
+
+
+def _products(n: int, m: int, mode: str) -> int:
+    """The pairs of an element of the first operand and one of the second that meet in a result."""
+    least = min(n, m)
+    if mode == "valid":
+        return (max(n, m) - least + 1) * least
+    if mode == "full":
+        return n * m
+    low = (m - 1) // 2  # the results that "same" cuts off at the start, of m - 1 in all
+    return n * m - _ramp(low, least) - _ramp(m - 1 - low, least)
+
+
+def _ramp(size: int, most: int) -> int:
+    """The sum of min(k, most) for k = 1, ..., size."""
+    rising = min(size, most)
+    return rising * (rising + 1) // 2 + (size - rising) * most
+
+
+@functools.lru_cache(4096)
+def method_of(x: Shape, w: Shape, char: str, mode: str) -> str:
+    """The method of `convolve` and `correlate` for shapes and a dtype: "direct" where that takes
+    less time, and wherever scipy sums directly, whose results are accurate relative to each sum.
+    """
+    is_faster = is_direct_faster(x, w, char, mode, overlapping=False)
+    return "direct" if is_faster or _scipy_sums(x, w, char, mode) else "fft"
+
+
+def _scipy_sums(x: Shape, w: Shape, char: str, mode: str) -> bool:
+    """Whether scipy sums directly, which depends on shapes alone unless numbers are integers."""
+    arrays = [np.broadcast_to(np.zeros((), char), shape) for shape in (x, w)]
+    found: Any = scipy_signal.choose_conv_method(*arrays, mode)
+    return bool(found == "direct")
+
+
+@functools.lru_cache(4096)
+def is_direct_faster(x: Shape, w: Shape, char: str, mode: str, overlapping: bool) -> bool:
+    """Whether a direct sum takes less time than an FFT, by the tables."""
+    direct, fft = _nanoseconds(x, w, char, mode, overlapping)
+    return direct <= fft
+
+
+def _nanoseconds(
+    x: Shape, w: Shape, char: str, mode: str, overlapping: bool
+) -> tuple[float, float]:
+    """The estimated times of a direct sum and an FFT, which is of the full size in each mode."""
+    real, is_complex = REALS[char], char in "FD"
+    products = (4 if is_complex else 1) * products_of(x, w, mode)
+    full = _full(x, w)
+    block = min(full, BLOCKS * math.prod(w))
     each = OVERLAP[real] * math.log2(block + 1) if overlapping else FFT[real] * math.log2(full + 1)
-    fft = FFT_CALL + full * each * (2 if x.dtype.kind == "c" else 1)
+    fft = FFT_CALL + full * each * (2 if is_complex else 1)
+    return DIRECT_CALL + PRODUCT[real] * products, fft
+
+
+def _full(x: Shape, w: Shape) -> int:
+    """The elements of the full convolution."""
+    return math.prod(n + m - 1 for n, m in zip(x, w, strict=True))
+
+
+def choice_of(x: Array, w: Array, mode: str) -> Choice:
+    """The method of `convolve` and `correlate`, with its reason."""
+    char = x.dtype.char
+    method = method_of(x.shape, w.shape, char, mode)
+    direct, fft = _nanoseconds(x.shape, w.shape, char, mode, overlapping=False)
+    products = (4 if char in "FD" else 1) * products_of(x.shape, w.shape, mode)
     reason = (
-        f"{products} products of {x.dtype} take about {direct / 1e6:.3g} ms, and an FFT of {full} "
-        f"elements {fft / 1e6:.3g} ms"
+        f"{products} products of {x.dtype} take about {direct / 1e6:.3g} ms, and an FFT of "
+        f"{_full(x.shape, w.shape)} elements {fft / 1e6:.3g} ms"
     )
-    return Choice("direct" if direct <= fft else "fft", reason)
+    if method == "direct" and direct > fft:
+        reason += "; but scipy sums such arrays directly, which keeps the accuracy of each sum"
+    return Choice(method, reason)
 
 
 @overload
@@ -85,4 +152,4 @@ def choose_conv_method(
         method, times = found if measure else (found, {})
         choice = Choice(method, "scipy's own choice, for what is left to scipy")
         return (choice, times) if measure else choice
-    return choice_of(*pair)
+    return choice_of(*pair, mode)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,7 +14,7 @@ from implicit_conv.arrays.arrays import Array
 from implicit_conv.operators.conv import conv1d, conv2d, conv3d
 from implicit_conv.problem.options import PaddingMode
 from implicit_conv.problem.parse import Ints
-from implicit_conv.signal.choice import choice_of
+from implicit_conv.signal.choice import Shape, is_direct_faster, method_of
 from implicit_conv.signal.operands import (
     MODES,
     Mode,
@@ -30,31 +31,94 @@ CONVOLUTIONS = (conv1d, conv2d, conv3d)  # by rank
 PADDING_MODES: dict[str, PaddingMode] = {"fill": "zeros", "wrap": "circular", "symm": "symmetric"}
 
 
-def _direct(x: Array, w: Array, mode: str, padding_mode: PaddingMode = "zeros") -> Array | None:
-    """The convolution of `x` by `w`; "same" has the shape of `x`. None if taps are not finite and
-    meet padding: scipy's code knows where they show.
+class Sum(NamedTuple):
+    """How arrays of two shapes are convolved directly.
+
+    Attributes
+    ----------
+    conjugates : bool
+        Whether the second operand is conjugated.
+    swaps : bool
+        Whether the first operand is the filter.
+    image, taps : indices
+        What makes arrays of the image and the filter as convolutions of layers take them.
+    padding : of each axis
+    checks_taps, checks_image : bool
+        Whether elements that are not finite would show where scipy has no product of them.
     """
-    if mode == "valid" and not fits(x, w):
-        x, w = w, x
-    shape = x.shape
-    starts, second = [(m - 1) // 2 for m in w.shape], w
-    if mode != "valid" and math.prod(w.shape) > math.prod(x.shape) and padding_mode == "zeros":
-        x, w = w, x  # the smaller one is the filter; the result is cut from the full one
-    if mode != "valid" and padding_mode == "zeros":
-        # scipy pads the first operand of "same" for the taps of the second one, even a longer one.
-        if spreads(w) or (mode == "same" and second is not w and spreads(second)):
-            return None
+
+    conjugates: bool
+    swaps: bool
+    image: Any
+    taps: Any
+    padding: tuple[tuple[int, int], ...]
+    checks_taps: bool
+    checks_image: bool
+
+
+@functools.lru_cache(4096)
+def _sum(x: Shape, w: Shape, mode: str, pads_zeros: bool, correlates: bool) -> Sum:
+    """The sum for operands of these shapes; `correlates` does not flip the second one."""
+    if mode == "valid":
+        swaps = any(n < m for n, m in zip(x, w, strict=True))
+    else:  # the smaller one is the filter; the result is cut from the full one
+        swaps = math.prod(w) > math.prod(x) and pads_zeros
     padding = []
-    for n, m, size, start in zip(x.shape, w.shape, shape, starts, strict=True):
-        if mode == "same":
-            low = m - 1 - start
-            padding.append((low, size + m - 1 - n - low))
+    for first, second in zip(x, w, strict=True):
+        n, m = (second, first) if swaps else (first, second)
+        if mode == "same":  # as long as the first operand
+            low = m - 1 - (second - 1) // 2
+            padding.append((low, first + m - 1 - n - low))
         else:
             padding.append((0, 0) if mode == "valid" else (m - 1, m - 1))
-    convolution = CONVOLUTIONS[x.ndim - 1]
-    flipped = np.flip(w)[None, None]
-    y = convolution(x[None, None], flipped, padding=tuple(padding), padding_mode=padding_mode)
+    plain, flipped = ((None, None, *[slice(None, None, step)] * len(x)) for step in (1, -1))
+    return Sum(
+        correlates,
+        swaps,
+        image=flipped if correlates and swaps else plain,
+        taps=plain if correlates and not swaps else flipped,
+        padding=tuple(padding),
+        checks_taps=mode != "valid" and pads_zeros,
+        # scipy pads the first operand of "same" for the taps of the second one, even a longer one.
+        checks_image=mode == "same" and pads_zeros and swaps,
+    )
+
+
+def _direct(
+    x: Array, w: Array, mode: str, padding_mode: PaddingMode = "zeros", *, correlates: bool = False
+) -> Array | None:
+    """The convolution of `x` by `w`, or the correlation; "same" has the shape of `x`. None if taps
+    are not finite and meet padding: scipy's code knows where they show.
+    """
+    found = _sum(x.shape, w.shape, mode, padding_mode == "zeros", correlates)
+    return _summed(found, x, w, padding_mode)
+
+
+def _summed(found: Sum, x: Array, w: Array, padding_mode: PaddingMode = "zeros") -> Array | None:
+    """The result of a sum of operands; None as in `_direct`."""
+    if found.conjugates and w.dtype.kind == "c":
+        w = np.conj(w)
+    image, taps = (w, x) if found.swaps else (x, w)
+    if (found.checks_taps and spreads(taps)) or (found.checks_image and spreads(image)):
+        return None
+    image, taps = image[found.image], taps[found.taps]
+    y = CONVOLUTIONS[x.ndim - 1](image, taps, padding=found.padding, padding_mode=padding_mode)
     return y[0, 0]  # type: ignore[no-any-return]
+
+
+@functools.lru_cache(4096)
+def _known(
+    x: Shape, w: Shape, dtype: Any, mode: str, method: str, correlates: bool
+) -> Sum | str | None:
+    """The direct sum for operands of these shapes and a dtype; "fft" where scipy's FFT takes less
+    time, and None where scipy takes all arguments.
+    """
+    pair = pair_of(*(np.broadcast_to(np.zeros((), dtype), shape) for shape in (x, w)))
+    if pair is None or refused(*pair, mode) or method not in ("auto", "direct"):
+        return None
+    if method == "auto" and method_of(x, w, dtype.char, mode) == "fft":
+        return "fft"
+    return _sum(x, w, mode, True, correlates)
 
 
 def convolve(in1: ArrayLike, in2: ArrayLike, mode: Mode = "full", method: Method = "auto") -> Array:
@@ -134,13 +198,19 @@ def correlate(
 
 
 def _by_method(function: Callable[..., Array], in1: Any, in2: Any, mode: str, method: str) -> Array:
-    pair = pair_of(in1, in2)
-    if pair is None or refused(*pair, mode) or method not in ("auto", "direct"):
+    x, w = in1, in2
+    if not (type(x) is type(w) is np.ndarray and x.dtype is w.dtype and x.dtype.isnative):
+        pair = pair_of(in1, in2)
+        if pair is None:
+            return function(in1, in2, mode, method)
+        x, w = pair
+    if not (isinstance(mode, str) and isinstance(method, str)):
         return function(in1, in2, mode, method)
-    if method == "auto" and choice_of(*pair) == "fft":
-        return function(in1, in2, mode, "fft")
-    x, w = pair
-    y = _direct(x, np.conj(np.flip(w)) if function is scipy_signal.correlate else w, mode)
+    correlates = function is scipy_signal.correlate
+    found = _known(x.shape, w.shape, x.dtype, mode, method, correlates)
+    if not isinstance(found, Sum):
+        return function(in1, in2, mode, found or method)
+    y = _summed(found, x, w)
     return function(in1, in2, mode, method) if y is None else y
 
 
@@ -223,9 +293,12 @@ def _unless_direct(
     function: Callable[..., Array], overlapping: bool, in1: Any, in2: Any, mode: str, axes: Any
 ) -> Array:
     pair = pair_of(in1, in2) if axes is None else None
-    if pair is None or refused(*pair, mode) or choice_of(*pair, overlapping) == "fft":
+    if pair is None or refused(*pair, mode):
         return function(in1, in2, mode, axes)
-    y = _direct(*pair, mode)
+    x, w = pair
+    if not is_direct_faster(x.shape, w.shape, x.dtype.char, mode, overlapping):
+        return function(in1, in2, mode, axes)
+    y = _direct(x, w, mode)
     return function(in1, in2, mode, axes) if y is None else y
 
 
@@ -331,12 +404,11 @@ def _two_axes(
     if not known or pair is None or pair[0].ndim != 2 or mode not in MODES or not fits(*pair):
         return function(in1, in2, mode, boundary, fillvalue)
     x, w = pair
-    if function is scipy_signal.correlate2d:
-        w = np.conj(np.flip(w))
-    if function is scipy_signal.correlate2d and mode == "same":  # scipy's centre of an even filter
-        y = _centred(x, w, PADDING_MODES[boundary])
+    correlates = function is scipy_signal.correlate2d
+    if correlates and mode == "same":  # scipy's centre of an even filter
+        y = _centred(x, np.conj(np.flip(w)), PADDING_MODES[boundary])
     else:
-        y = _direct(x, w, mode, PADDING_MODES[boundary])
+        y = _direct(x, w, mode, PADDING_MODES[boundary], correlates=correlates)
     return function(in1, in2, mode, boundary, fillvalue) if y is None else y
 
 

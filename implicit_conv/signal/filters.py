@@ -73,7 +73,9 @@ def lfilter(
     arrays = (taps, divisor, values) if state is None else (taps, divisor, values, state)
     served = all(array.dtype.kind in "fc" for array in arrays) and values.ndim >= 1
     served = served and np.result_type(*arrays).char in REALS
-    served = served and taps.ndim == 1 and divisor.shape == (1,) and divisor[0] != 0
+    served = (
+        served and taps.ndim == 1 and taps.size > 0 and divisor.shape == (1,) and divisor[0] != 0
+    )
     served = served and not spreads(taps / divisor[0])
     served = served and values.size > 0 and -values.ndim <= axis < values.ndim
     more = taps.size - 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Literal, Protocol, TypeAlias
 
@@ -40,7 +41,7 @@ def pair_of(in1: ArrayLike, in2: ArrayLike) -> tuple[Array, Array] | None:
         return None
     if x.dtype.kind not in "fc" or w.dtype.kind not in "fc":
         return None
-    dtype = np.result_type(x, w)
+    dtype = np.result_type(x, w)  # in the byte order of this machine
     if dtype.char not in REALS:
         return None
     return x.astype(dtype, copy=False), w.astype(dtype, copy=False)
@@ -53,6 +54,8 @@ def fits(x: Array, w: Array) -> bool:
 
 def spreads(taps: Array) -> bool:
     """Whether taps are not finite: padding times such a tap is NaN, where there is no product."""
+    if math.isfinite(np.vdot(taps, taps).real):  # half the time; squares may overflow
+        return False
     return not np.isfinite(taps).all()
 
 

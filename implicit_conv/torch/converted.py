@@ -21,7 +21,7 @@ from implicit_conv.torch.chains import Chain, chains, is_convolution
 from implicit_conv.torch.fused import PLAIN, FusedConv
 from implicit_conv.torch.steps import LOG
 from implicit_conv.torch.trace import LeftError, defaults, required, traced
-from implicit_conv.torch.watch import Structure, Weights
+from implicit_conv.torch.watch import OwnForward, Structure, Weights
 
 # How far results may be from those of the module itself, relative to the largest element. It is to
 # tell another meaning from another rounding, which deep networks add up.
@@ -108,7 +108,7 @@ class State:
         return partial, (vars, module)
 
 
-class Converted:
+class Converted(OwnForward):
     """What stands as `forward` in the attributes of a module. It is the module's own forward in
     copies and pickles.
 

@@ -12,7 +12,8 @@ from torch.fx import Graph, Node, Tracer
 from torch.fx.proxy import TraceError
 
 from implicit_conv.operators.preparation import prepare
-from implicit_conv.torch.watch import has_hooks
+from implicit_conv.torch.purity import ImpureError, only_computing
+from implicit_conv.torch.watch import has_hooks, is_replaced
 
 # Modules and functions of these write to nothing but where their names or arguments say so.
 PURE_MODULES = "torch.nn.modules."
@@ -56,6 +57,8 @@ class ForwardTracer(Tracer):  # type: ignore[misc]  # torch.fx has no types
             return forward(*args, **kwargs)
         if has_hooks(m):
             raise LeftError(f"{self.path_of_module(m)} has hooks")
+        if is_replaced(m):
+            raise LeftError(f"the forward of {self.path_of_module(m)} was replaced")
         if not self.is_leaf_module(m, self.path_of_module(m)):
             self.inside.append(m)
         return super().call_module(m, forward, args, kwargs)
@@ -122,6 +125,8 @@ def traced(module: Any) -> tuple[Graph, list[Any]]:
         graph, inside = prepare(_graph, module)
     except LeftError:
         raise
+    except ImpureError as error:
+        raise LeftError(f"its code does more than compute: {error}") from error
     except Exception as error:  # of any kind, since proxies are no tensors
         raise LeftError(f"torch.fx cannot trace it ({_words(error)})") from error
     finally:
@@ -146,7 +151,7 @@ def _graph(module: Any) -> tuple[Graph, list[Any]]:
     """
     tracer = ForwardTracer()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), only_computing():
             return tracer.trace(module), tracer.inside
     finally:
         tracer.root = torch.nn.Module()  # the tracer is in a cycle, which holds no model

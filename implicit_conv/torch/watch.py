@@ -30,6 +30,16 @@ def _count(optimizer: Any, arguments: Any, options: Any) -> None:
 register_optimizer_step_post_hook(_count)
 
 
+class OwnForward:
+    """What `convert` has as `forward` in the attributes of modules."""
+
+
+def is_replaced(module: Any) -> bool:
+    """Whether a module has a forward of its own, which is not ours."""
+    found = vars(module).get("forward")
+    return found is not None and not isinstance(found, OwnForward)
+
+
 def has_hooks(module: Any) -> bool:
     """Whether calls of a module run hooks of its own."""
     return any(getattr(module, name) for name in HOOKS)
@@ -50,6 +60,7 @@ class Structure:
         self._children = [module._modules for module in modules]
         every = list(root.modules())[1:]  # hooks of the root run where it is called
         self._hooks = [getattr(module, name) for module in every for name in HOOKS]
+        self._every = every
         self._known = self._values(root)
 
     def _values(self, root: Any) -> list[Any]:
@@ -61,8 +72,8 @@ class Structure:
         return [*of_attributes, *of_children, *map(len, attributes), *types, type(root)]
 
     def holds(self, root: Any) -> bool:
-        """Whether all is as it was, and no module inside has hooks."""
-        if any(self._hooks):
+        """Whether all is as it was, and no module inside has hooks or a forward of its own."""
+        if any(self._hooks) or any(map(is_replaced, self._every)):
             return False
         try:
             return self._known == self._values(root)

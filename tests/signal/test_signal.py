@@ -9,6 +9,7 @@ scipy = pytest.importorskip("scipy.signal", reason="pip install '.[ndimage]'")
 
 from implicit_conv import signal  # noqa: E402
 from implicit_conv.signal import convolutions, filters  # noqa: E402
+from implicit_conv.signal.choice import products_of  # noqa: E402
 from implicit_conv.signal.operands import fits  # noqa: E402
 
 SLOW = [pytest.param(dtype, marks=pytest.mark.slow) for dtype in ("float64", "complex64")]
@@ -215,6 +216,76 @@ def test_the_choice_says_why():
     assert method in times
 
 
+def test_large_taps_are_convolved_without_a_warning(computed):
+    """Their squares overflow, and so do those of small ones."""
+    for tap in (1e200, 1e-200):
+        with np.errstate(all="raise"):
+            assert (signal.convolve(np.ones(9), np.full(3, tap), "valid") == 3 * tap).all()
+            assert signal.convolve(np.ones(9), np.full(3, tap))[2] == 3 * tap
+    assert len(computed) == 4
+
+
+@pytest.mark.parametrize("dtype", [">f8", ">f4", ">c16"])
+def test_arrays_of_the_other_byte_order(dtype, computed):
+    x, w = (values(np.random.default_rng(0), size, dtype) for size in (30, 5))
+    for _ in range(2):
+        agree(signal.convolve(x, w), scipy.convolve(x, w, method="direct"), 5)
+    assert len(computed) == 2
+
+
+def test_products_are_those_of_the_mode():
+    """Convolutions of ones count them."""
+    for n in range(1, 9):
+        for m in range(1, 9):
+            for mode in MODES:
+                counted = scipy.convolve(np.ones(n), np.ones(m), mode, "direct").sum()
+                assert products_of((n,), (m,), mode) == counted, (n, m, mode)
+    x, w = np.ones((5, 4, 6)), np.ones((3, 2, 6))
+    for mode in MODES:
+        counted = scipy.convolve(x, w, mode, "direct").sum()
+        assert products_of(x.shape, w.shape, mode) == counted
+
+
+def test_few_results_are_summed_however_long_the_filter():
+    """An FFT would compute all results of "full", and cut off all but a few."""
+    for size in ((4096,), (100_000,), (300, 300), (20, 20, 20)):
+        x = np.broadcast_to(np.float32(1), size)
+        assert signal.choose_conv_method(x, x, "valid") == "direct"
+        assert signal.choose_conv_method(x, x[..., 2:], "valid") == "direct"
+        assert signal.choose_conv_method(x, x) == scipy.choose_conv_method(x, x)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_direct_wherever_scipy_sums(mode):
+    """On a grid of sizes, whichever operand is longer."""
+    sizes = [*(2**n for n in range(0, 18, 2)), 400, 1000, 1500, 2200, 3000, 5000]
+    shapes = [((n,), (m,)) for n in sizes for m in sizes]
+    shapes += [((n, 40), (m, 40)) for n in (5, 60, 700) for m in (1, 5, 30, 60, 700)]
+    shapes += [((n, 9, 40), (m, 9, 7)) for n in (3, 50) for m in (1, 9, 50)]
+    seen = set()
+    for dtype in ("float32", "complex128"):
+        for shape in shapes:
+            x, w = (np.broadcast_to(np.zeros((), dtype), size) for size in shape)
+            ours, own = (of.choose_conv_method(x, w, mode) for of in (signal, scipy))
+            seen.add((str(ours), own))
+            assert ours == "direct" or own == "fft", shape
+    assert ("direct", "direct") in seen and ("direct", "fft") in seen
+
+
+def test_accuracy_and_what_is_not_finite_as_in_scipy(computed):
+    """Sizes that scipy sums, though an FFT would take less time by the tables."""
+    x, taps = np.random.default_rng(0).standard_normal(10_000), np.hanning(511)
+    x[3_000] = np.nan
+    for name in ("convolve", "correlate"):
+        found, expected = (getattr(of, name)(x, taps, "same") for of in (signal, scipy))
+        np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
+    p = np.exp(-0.5 * ((np.arange(1_000) - 300.0) / 9.0) ** 2)
+    np.testing.assert_allclose(signal.convolve(p, p), np.convolve(p, p), 1e-12, 1e-300)
+    assert len(computed) == 3
+    reason = signal.choose_conv_method(x, taps).reason
+    assert "scipy sums such arrays directly" in reason
+
+
 def test_what_scipy_upsamples_faster_is_left_to_it(computed, monkeypatch):
     monkeypatch.setattr(filters, "UPFIRDN", 0.5)
     monkeypatch.setattr(filters, "MOST_STEP", 2)
@@ -252,6 +323,8 @@ def test_integers_are_left_to_scipy(name, computed):
         ("convolve2d", (np.ones(3), np.ones(3))),
         ("convolve2d", (np.ones((3, 3)), np.ones((3, 3)), "full", "edge")),
         ("lfilter", ([1.0, 2], [1.0], np.ones(3), -1, np.ones(5))),
+        ("lfilter", ([], [1.0], np.ones(3))),
+        ("lfilter", ([], [1.0], np.ones(3), -1, np.ones(0))),
         ("upfirdn", (np.ones(3), np.ones(3), 0)),
         ("resample_poly", (np.ones(3), 0, 1)),
     ],

@@ -139,6 +139,27 @@ CHANGES = {
 }
 
 
+@pytest.mark.parametrize("name", ["4.conv1", "1", "8", "4"])
+@pytest.mark.parametrize("is_converted", [True, False])
+def test_forwards_that_are_replaced(name, is_converted):
+    """On the instance, as adapters do: of a model that is converted before, or afterwards."""
+    model = evaluated(resnet())
+    exact = copy.deepcopy(model).double()
+    if is_converted:
+        door.convert(model)
+        check(model)
+    module, x = model.get_submodule(name), torch.randn(SHAPE)
+    before = module.forward
+    module.forward = lambda *inputs: before(*inputs) * 2
+    exact.get_submodule(name).register_forward_hook(lambda module, inputs, y: y * 2)
+    if not is_converted:
+        door.convert(model)
+    with torch.no_grad():
+        for _ in range(2):
+            found = model(x).double()
+            torch.testing.assert_close(found, exact(x.double()), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("name", CHANGES)
 def test_changes_are_seen(name, model):
     with torch.no_grad():
