@@ -13,3 +13,7 @@ gaussian_filter, gaussian_filter1d = _named("gaussian_filter gaussian_filter1d")
 gaussian_gradient_magnitude, laplace = _named("gaussian_gradient_magnitude laplace")
 gaussian_laplace, prewitt, sobel = _named("gaussian_laplace prewitt sobel")
 uniform_filter, uniform_filter1d = _named("uniform_filter uniform_filter1d")
+maximum_filter, median_filter = _named("maximum_filter median_filter")
+minimum_filter, percentile_filter, rank_filter = _named(
+    "minimum_filter percentile_filter rank_filter"
+)

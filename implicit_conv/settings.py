@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
+import inspect
 import logging
 import operator
 import os
 import re
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from types import EllipsisType, TracebackType
-from typing import Literal
+from typing import Literal, ParamSpec, TypeVar
 
 from implicit_conv.cache import cached_property
 from implicit_conv.kernels.disk_folder import largest_folder
 from implicit_conv.kernels.preparation import hold_through_forks
 from implicit_conv.kernels.sources import COMPILERS, TRANSLATOR
 from implicit_conv.problem.options import ALGORITHMS, Algorithm
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 PREFIX = "IMPLICIT_CONV_"
 VARIABLES = (
@@ -316,6 +321,36 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_other_threads)
 
 
+THREADS = ("n_jobs", "n_threads", "nthreads", "num_threads", "threads", "workers")  # elsewhere
+
+
+def named(function: Callable[P, R]) -> Callable[P, R]:
+    """`function`, whose error of an unknown keyword says what to write instead."""
+    known = tuple(inspect.signature(function).parameters)
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **options: P.kwargs) -> R:
+        for word, value in options.items():
+            if word not in known:
+                way = _instead(word, value, known)
+                raise TypeError(
+                    f"{function.__name__}() got an unexpected keyword argument {word!r}; {way}"
+                )
+        return function(*args, **options)
+
+    return checked
+
+
+def _instead(word: str, value: object, known: Sequence[str]) -> str:
+    """What to write instead of a keyword that is none of those `known`."""
+    if word in THREADS:
+        own = f"num_threads={value!r}"
+        return f"write {own}" if "num_threads" in known else f"write implicit_conv.config({own})"
+    close = difflib.get_close_matches(word, known, 1)
+    return f"write {close[0]}={value!r}" if close else f"its parameters are {', '.join(known)}"
+
+
+@named
 def config(
     *,
     device: str | EllipsisType | None = ...,

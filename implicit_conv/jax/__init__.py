@@ -10,10 +10,11 @@ import types
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from implicit_conv.errors import require
+from implicit_conv.errors import PlanError, require
 from implicit_conv.operators.preparation import first, prepare
 from implicit_conv.problem.options import PRECISIONS
 from implicit_conv.problem.parse import choice
+from implicit_conv.settings import named
 
 if TYPE_CHECKING:
     from implicit_conv.jax.switch import Enabled
@@ -23,6 +24,7 @@ __all__ = ["conv_general_dilated", "disable", "enable"]
 NEEDED = "jax>=0.5"  # the first release whose foreign functions all these versions share
 
 
+@named
 def enable(*, precision: str = "standard") -> Enabled:
     """Compute JAX's convolutions on the CPU with this package, in the whole process.
 
@@ -58,7 +60,7 @@ def enable(*, precision: str = "standard") -> Enabled:
     >>> with implicit_conv.jax.enable():
     ...     y = jax.lax.conv(x, w, (1, 1), "SAME")
     """
-    word = choice("precision", precision, PRECISIONS)
+    word = choice("precision", precision, PRECISIONS, error=PlanError)
     enabled: Enabled = prepare(_switch).Enabled(word)
     return enabled
 

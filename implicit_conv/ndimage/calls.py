@@ -156,9 +156,11 @@ def call(
     its own code is to compute it. A `channel_axis`, from 0 on, is none that arguments count.
     """
     x, output = arguments.get("input"), arguments.get("output")
-    if type(x) is not np.ndarray or x.dtype.char not in filters.INPUTS:
-        return None
-    if not x.flags.aligned:
+    if type(x) is np.memmap or type(output) is np.memmap:
+        arguments = {key: _without_file(value) for key, value in arguments.items()}
+        y = call(name, precision, arguments, nearest=nearest, channel_axis=channel_axis)
+        return output if y is arguments.get("output") else y
+    if type(x) is not np.ndarray or not (x.dtype.char in filters.INPUTS and x.flags.aligned):
         return None
     found = _kept(name, precision, arguments, nearest, channel_axis)
     if type(found) is not Call:
@@ -168,6 +170,11 @@ def call(
     if output.flags.behaved and not np.may_share_memory(x, output):
         return found.run(x, output)
     return None
+
+
+def _without_file(value: Any) -> Any:
+    """A memory-mapped array as the array that it is, as scipy takes it; all else as it is."""
+    return np.asarray(value) if type(value) is np.memmap else value
 
 
 def _kept(

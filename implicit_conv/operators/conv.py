@@ -11,7 +11,7 @@ from implicit_conv import cache
 from implicit_conv.arrays.arrays import Array, Operand, Y, dtype_name
 from implicit_conv.cache import PLANS
 from implicit_conv.cpu.engines import engine as cpu_engine
-from implicit_conv.errors import PlanError
+from implicit_conv.errors import DTypeError, PlanError
 from implicit_conv.operators.dispatch import (
     CONVOLUTION,
     LAYOUTS,
@@ -83,12 +83,12 @@ def conv2d(
     ----------
     x : array of shape (N, C, H, W), or in `layout`; the batch axis may be missing
         float32, float64, float16, bfloat16 (from ml_dtypes), int8, uint8, int16, complex64 or
-        complex128, with any strides and byte order. A tensor of torch, or another array with
-        DLPack, is read in place; one on a GPU (float16, bfloat16 or float32) is convolved there.
-        No gradients are recorded.
+        complex128, and uint16 next to a filter of float32, with any strides and byte order. A
+        tensor of torch, or another array with DLPack, is read in place; one on a GPU (float16,
+        bfloat16 or float32) is convolved there. No gradients are recorded.
     w : array of shape (K, C / groups, R, S), or in `weight_layout`
         The filters, of the dtype of `x`; both may be different ones of int8, uint8, int16. Those of
-        integers of 8 or 16 bits may be float32.
+        integers of 8 or 16 bits may be float32, of uint16 they are.
     bias : array of shape (K,), or one number, optional
         It is added in the dtype of the sum: see `out_dtype`.
     stride, dilation : int, or one for each of (H, W)
@@ -272,6 +272,11 @@ plan_conv3d = with_rank(
 def _plan(task: Task) -> Engine:
     (dtype, w_dtype), given = task.dtypes, task.options.part(CONVOLUTION)
     served = (*DTYPES, *COMPLEX_PARTS)
+    if dtype == "uint16":
+        raise DTypeError(
+            f"x is uint16, which is supported next to a filter of float32: conv{task.rank}d takes "
+            "x and w.astype('float32'), plans are of x.astype('float32') and w.astype('float32')"
+        )
     problem = Problem.parse(
         *task.shapes, dtype, w_dtype=w_dtype, rank=task.rank, dtypes=served, **given
     )

@@ -12,7 +12,10 @@ import numpy as np
 from implicit_conv.errors import DTypeError, ShapeError
 from implicit_conv.problem.options import PADDING_NAMES
 from implicit_conv.problem.parse import FIRST, LAST, MODES_ELSEWHERE
+from implicit_conv.settings import THREADS
 
+# The least likeness of a word and ours of which it is a slip; "padding_fill" is none of "padding".
+CLOSE = 0.78
 LONG = 60  # characters of a value that a message repeats at most
 
 # Keywords that mean one of ours, with its values: of torch, JAX, TensorFlow, Keras, ONNX, OpenCV,
@@ -45,8 +48,11 @@ RENAMED = {
     "subsample": "stride",
     "window_strides": "stride",
 }
-THREADS = ("n_jobs", "n_threads", "nthreads", "num_threads", "threads", "workers")
-FILLS = ("constant_values", "cval", "fill_value", "fillvalue")  # what padding is made of
+FILLS = (  # what padding is made of
+    *("constant_values", "cval", "fill_value", "fillvalue", "pad_value", "padding_fill"),
+    *("padding_value", "value"),
+)
+TRANSPOSED = ("output_padding", "output_size")  # that transposed convolutions alone have
 IMPLIED = ("kernel_size", "ksize", "kernel_shape", "in_channels", "out_channels")
 # Modes of scipy.ndimage: its "reflect" repeats the edge.
 NDIMAGE = {"reflect": "symmetric", "symmetric": "symmetric", "replicate": "replicate"}
@@ -88,21 +94,31 @@ def _translate(
         if word != "boundary":
             written["padding"] = "'same'"
         written["padding_mode"] = repr(_mode(lower))
-    elif word in THREADS and word not in known:
-        advice.append(f"threads are a setting: with implicit_conv.config(num_threads={value!r}):")
-    elif word in FILLS:
-        way = "leave it out" if value == 0 else "pad x by np.pad before, and leave it out"
-        advice.append(f"padding is made of zeros or of pixels: {way}")
-    elif word in IMPLIED:
-        advice.append("it follows from the shape of w: leave it out")
+    elif word not in known and (way := _way(word, value)):
+        advice.append(way)
     elif ours in known:
         written[ours] = _text(value)
     else:
-        close = difflib.get_close_matches(word, known, 1)
+        close = difflib.get_close_matches(word, known, 1, CLOSE)
         if close:
             written[close[0]] = _text(value)
         else:
             advice.append(f"its parameters are {', '.join(known)}")
+
+
+def _way(word: str, value: object) -> str:
+    """Advice on a keyword that none of ours stands for; empty for others."""
+    if word in THREADS:
+        return f"threads are a setting: with implicit_conv.config(num_threads={value!r}):"
+    if word in FILLS:
+        way = "leave it out"
+        if value != 0:
+            filled = f"np.pad(x, ..., constant_values={_text(value)})"
+            way = f"pad x before by {filled}, and leave out this and padding"
+        return f"padding is made of zeros or of pixels: {way}"
+    if word in TRANSPOSED:
+        return f"transposed convolutions alone have {word}: leave it out"
+    return "it follows from the shape of w: leave it out" if word in IMPLIED else ""
 
 
 def _mode(word: str) -> str:

@@ -9,6 +9,7 @@ from implicit_conv.errors import DTypeError, ShapeError
 from implicit_conv.problem.options import (
     COMPLEX_PARTS,
     DTYPES,
+    FLOAT_DTYPES,
     INTEGER_RANGES,
     LAYOUTS_OF,
     WEIGHT_LAYOUTS_OF,
@@ -32,16 +33,25 @@ def conversions(
     A filter of integers that numpy made of Python's, next to small integers or floats, takes the
     dtype of its values: float32, or that of x.
     """
-    first, second = (d if d in supported else NEAREST.get(d, WIDE) for d in (x, w))
+    first, second = (_nearest(d, supported) for d in (x, w))
     if second != w and w not in NEAREST and x in supported:
         second = x if x not in INTEGER_RANGES and x not in COMPLEX_PARTS else "float32"
     integers = first in INTEGER_RANGES and second in INTEGER_RANGES
     if first != second and not integers:
-        # What w converts to without loss.
-        wider = second in INTEGER_RANGES or first in COMPLEX_PARTS
+        # What w converts to without loss; of two floats w, which is smaller.
+        floats = first in FLOAT_DTYPES and second in FLOAT_DTYPES
+        wider = second in INTEGER_RANGES or first in COMPLEX_PARTS or floats
         first, second = (first, first) if wider else (second, second)
     made = zip(names, (x, w), (first, second), strict=True)
     return {name: new for name, old, new in made if new != old}
+
+
+def _nearest(dtype: str, supported: Sequence[str]) -> str:
+    """The supported dtype that takes the place of another one."""
+    if dtype in supported:
+        return dtype
+    near = NEAREST.get(dtype, WIDE)
+    return near if near in supported else "float32"  # the widest one of GPUs
 
 
 def check_dtypes(

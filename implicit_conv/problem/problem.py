@@ -220,6 +220,15 @@ class Problem:
         problem.check_sizes()
         return problem
 
+    def _swapped(self) -> str:
+        """Words for a filter that is larger than the image along every axis, as an image is."""
+        if not all(taps > size for taps, size in zip(self.kernel, self.size, strict=True)):
+            return ""
+        return (
+            f"; w has more pixels {self.kernel} than x {self.size} along each axis: if x and w are "
+            "swapped, pass the image first"
+        )
+
     def check_sizes(self) -> None:
         """Check that there are output pixels, pixels that padding can repeat, and not too many
         elements.
@@ -249,7 +258,7 @@ class Problem:
                 f"the output has no pixels along {SPACE[self.rank][axis]}: {size} pixels with "
                 f"padding ({self.pad_lo[axis]}, {self.pad_hi[axis]}) make {padded}, but {taps} "
                 f"taps with dilation {self.dilation[axis]} reach over {reach}; pad by "
-                f"{reach - padded} more"
+                f"{reach - padded} more{self._swapped()}"
             )
         padded_size = (
             size + max(0, lo) + max(0, hi)

@@ -170,7 +170,8 @@ def _from_chunks(own: Operation, x: Any, name: str) -> Any:
         for axis, sizes in enumerate(parts)
     ]
     for chunk in itertools.product(*axes):
-        where, place, needed, starts = zip(*chunk, strict=True)
+        # An image of one pixel has no axes.
+        where, place, needed, starts = zip(*chunk, strict=True) if chunk else [()] * 4
         given = (TaskRef((x.name, *each)) for each in itertools.product(*needed))
         key = (name, *where)
         layer[key] = Task(key, _gather_block, place, starts, small, filters, *given)

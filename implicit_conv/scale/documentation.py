@@ -92,6 +92,7 @@ ARGUMENTS = {  # of the examples of filters, where a size or a deviation of 3 is
     **dict.fromkeys(("convolve", "correlate"), ", [[1.0, 2.0, 1.0]] * 3"),
     **dict.fromkeys(("convolve1d", "correlate1d"), ", [1.0, 2.0, 1.0]"),
     **dict.fromkeys(("laplace", "prewitt", "sobel"), ""),
+    **dict.fromkeys(("percentile_filter", "rank_filter"), ", 3, 3"),
 }
 
 

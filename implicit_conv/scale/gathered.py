@@ -53,8 +53,7 @@ class Gathered:
                 parts.append((chunk, places))
         if len(parts) == 1:
             chunk, places = parts[0]
-            part: Array = chunk[tuple(source for _, source in places)]
-            return part
+            return np.asarray(chunk[tuple(source for _, source in places)])
         found = np.empty([cut.stop - cut.start for cut in index], self._chunks[0].dtype)
         for chunk, places in parts:
             found[tuple(target for target, _ in places)] = chunk[

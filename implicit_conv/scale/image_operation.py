@@ -36,7 +36,7 @@ class ImageFilter(Operation):
         weights = {} if self.filters[0] is None else {"weights": self.filters[0]}
         y: Array = getattr(ndimage, self.name)(x, **weights, **self.options)
         kept = (axis.kept(block) for axis, block in zip(self.axes.values(), blocks, strict=True))
-        return y[tuple(kept)]
+        return np.asarray(y[tuple(kept)])
 
 
 def image_filter(name: str, x: Any, *args: Any, **kwargs: Any) -> ImageFilter:
@@ -127,12 +127,35 @@ class Notes(threading.local):
         """Note a mean along one axis."""
         self._note(axis, int(size), mode, int(origin))
 
+    def min_or_max_filter1d(
+        self, x: Array, size: int, axis: int, out: Array, mode: int, _: float, origin: int, __: int
+    ) -> None:
+        """Note extrema along one axis."""
+        self._note(axis, int(size), mode, int(origin))
+
+    def min_or_max_filter(
+        self, x: Array, footprint: Array, _: Any, out: Array, mode: int, *rest: Any
+    ) -> None:
+        """Note extrema of a footprint."""
+        self.correlate(x, footprint, out, mode, *rest[:2])
+
+    def rank_filter(
+        self, x: Array, rank: int, footprint: Any, out: Array, mode: int, cval: float, origins: Any
+    ) -> None:
+        """Note elements of a rank. scipy's code for one axis has the extent as `footprint`."""
+        if np.ndim(footprint):
+            self.correlate(x, footprint, out, mode, cval, origins)
+        else:
+            self._note(0, int(footprint), mode, int(origins))
+
 
 @functools.cache
 def _noting() -> tuple[ModuleType, Notes]:
     """A copy of scipy's module of filters that calls `Notes`, and these."""
     notes = Notes()
-    return originals.scipy_filters_with(notes), notes
+    module = originals.scipy_filters_with(notes)
+    module.__dict__["_rank_filter_1d"] = notes  # what newer ones call for images of one axis
+    return module, notes
 
 
 def _reaches(name: str, pixel: Array, given: dict[str, Any]) -> list[tuple[int, int, str]]:

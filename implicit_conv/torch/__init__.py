@@ -10,10 +10,11 @@ import operator
 import types
 from typing import TYPE_CHECKING, Any
 
-from implicit_conv.errors import require
+from implicit_conv.errors import PlanError, require
 from implicit_conv.operators.preparation import first, prepare
 from implicit_conv.problem.options import PRECISIONS
 from implicit_conv.problem.parse import choice
+from implicit_conv.settings import named
 
 if TYPE_CHECKING:
     from implicit_conv.torch.switch import Enabled
@@ -25,6 +26,7 @@ NEEDED = "torch>=2.13"
 CHOOSE = "measured", "always"
 
 
+@named
 def enable(
     keep_packed: int = 256 << 20, *, precision: str = "standard", choose: str = "measured"
 ) -> Enabled:
@@ -73,8 +75,8 @@ def enable(
     >>> with implicit_conv.torch.enable():
     ...     y = conv(x)
     """
-    size, word = _bytes(keep_packed), choice("precision", precision, PRECISIONS)
-    way = choice("choose", choose, CHOOSE)
+    size, word = _bytes(keep_packed), choice("precision", precision, PRECISIONS, error=PlanError)
+    way = choice("choose", choose, CHOOSE, error=PlanError)
     enabled: Enabled = prepare(_override).enable(size, word, way)
     return enabled
 
@@ -185,7 +187,7 @@ def convert(model: Any, *, precision: str = "standard") -> str:
     ...     y = model(torch.ones(1, 3, 8, 8))
     >>> implicit_conv.torch.restore(model)
     """
-    word = choice("precision", precision, PRECISIONS)
+    word = choice("precision", precision, PRECISIONS, error=PlanError)
     table: str = prepare(_conversion).convert(model, word)
     return table
 

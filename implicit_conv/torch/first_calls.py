@@ -99,7 +99,8 @@ def _faster(
         return step
     kinds = tuple([(t.shape[1], _order(t), t.dtype) for t in tensors])
     kind = name, key[3:], kinds, tensors[1].shape
-    times = CHOICES.times(kind, [(t.shape, t.stride()) for t in tensors], ours, theirs)
+    sizes, grouped = [(t.shape, t.stride()) for t in tensors], step.plan.problem.groups > 1
+    times = CHOICES.times(kind, sizes, ours, theirs, grouped=grouped)
     if times is None:
         return MISALIGNED
     if ours_is_faster(times):

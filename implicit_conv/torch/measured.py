@@ -54,7 +54,9 @@ class Choices:
         """Forget a lock that another thread may hold, which a forked child does not have."""
         self._lock = threading.RLock()  # held while calls are measured; a signal may enter again
 
-    def times(self, kind: Hashable, size: object, ours: Call, theirs: Call) -> Times | None:
+    def times(
+        self, kind: Hashable, size: object, ours: Call, theirs: Call, *, grouped: bool = False
+    ) -> Times | None:
         """The times by which to choose: those of this size, or where `SIZES` others of its kind
         were measured, the sums of theirs. None if `ours` returned None, since it did not run.
 
@@ -64,6 +66,8 @@ class Choices:
             `size` is what differs between calls of one kind.
         ours, theirs : functions without parameters
             The two calls. An error of theirs counts as an infinite time.
+        grouped : bool
+            Whether there are groups, of which faults of torch are known.
         """
         with self._lock:
             measured, name = self.table.of_kind(kind), size_name(size)
@@ -73,12 +77,12 @@ class Choices:
                 result = ours()
                 if result is None:
                     return None
-                measured[name], is_sure = self._measure(result, ours, theirs)
+                measured[name], is_sure = self._measure(result, ours, theirs, grouped)
                 if is_sure:
                     self.table.save(kind)
             return measured[name]
 
-    def _measure(self, result: Any, ours: Call, theirs: Call) -> tuple[Times, bool]:
+    def _measure(self, result: Any, ours: Call, theirs: Call, grouped: bool) -> tuple[Times, bool]:
         """The least times of both calls, and whether one was faster in all pairs but one. `result`
         is that of ours.
 
@@ -90,7 +94,8 @@ class Choices:
         except RuntimeError:  # a shape that torch's kernel does not take
             return Times(0.0, float("inf")), True
         if _differs(result, other_result):
-            LOG.warning("a convolution of torch's kernel differs from ours, which runs: %s", KNOWN)
+            why = f": {KNOWN}" if grouped else " by more than rounding"
+            LOG.warning("ours runs: torch's kernel of a convolution differs from ours%s", why)
             return Times(0.0, float("inf")), False
         del result, other_result
         own, other = list[float](), list[float]()

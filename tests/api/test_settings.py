@@ -2,7 +2,7 @@
 
 import pytest
 
-from implicit_conv import settings
+from implicit_conv import config, settings
 
 
 @pytest.fixture(autouse=True)
@@ -37,3 +37,13 @@ def test_a_limit_of_the_cache_that_is_no_integer_is_refused(monkeypatch, text):
     monkeypatch.setenv("IMPLICIT_CONV_CACHE_BYTES", text)
     with pytest.raises(ValueError, match=r"IMPLICIT_CONV_CACHE_BYTES=.* must be an integer"):
         settings.current()
+
+
+@pytest.mark.parametrize("word", ["threads", "n_jobs", "num_thread"])
+def test_other_names_of_a_setting_are_told_apart(word):
+    with pytest.raises(TypeError, match=r"unexpected keyword argument .*; write num_threads=2$"):
+        config(**{word: 2})
+    with config(num_threads=2) as settings:
+        assert settings.num_threads == 2
+    with pytest.raises(TypeError, match="its parameters are device, algorithm, num_threads, "):
+        config(colour=2)

@@ -1,5 +1,6 @@
 """implicit_conv.ndimage has the bits of scipy.ndimage's results, for drawn images and filters."""
 
+import contextlib
 import platform
 from dataclasses import dataclass
 
@@ -329,6 +330,34 @@ def test_arguments_that_are_alike_are_told_apart():
     for _ in range(3):
         for name, args, options in calls:
             check(name, x, *args, **options)
+
+
+@pytest.mark.parametrize("door", ["ndimage", "patched scipy"])
+def test_a_memory_mapped_image_is_an_array(door, served, tmp_path):
+    """tifffile.memmap gives these. scipy's result is an array, or the output that it was given."""
+
+    def mapped(name, values):
+        image = np.memmap(tmp_path / name, values.dtype, "w+", shape=values.shape)
+        image[...] = values
+        return image
+
+    values = np.random.default_rng(11).integers(0, 4000, (270, 260)).astype(np.uint16)
+    x, out = mapped("x", values), mapped("out", np.zeros_like(values))
+    for name, args in (("sobel", (0,)), ("gaussian_filter", (1.5,)), ("uniform_filter", (9,))):
+        expected = getattr(scipy, name)(values, *args)
+        with ndimage.patch() if door != "ndimage" else contextlib.nullcontext():
+            own = getattr(scipy if door != "ndimage" else ndimage, name)
+            served.clear()
+            y = own(x, *args)
+            assert own(values, *args, output=out) is out
+            assert own(x, *args, output=out) is out
+            assert len(served) == 3, "three chains"
+        assert type(y) is type(expected) is np.ndarray
+        np.testing.assert_array_equal(y, expected)
+        np.testing.assert_array_equal(out, expected)
+    channels = ndimage.sobel(mapped("rgb", np.stack([values] * 2, -1)), 0, channel_axis=-1)
+    np.testing.assert_array_equal(channels[..., 1], scipy.sobel(values, 0))
+    np.testing.assert_array_equal(np.asarray(x), values)
 
 
 def test_an_argument_that_is_given_twice_is_scipys_error():

@@ -102,6 +102,58 @@ def test_chunks_may_be_smaller_than_the_reach():
     np.testing.assert_array_equal(y.compute(scheduler="synchronous"), whole)
 
 
+FOOTPRINT = np.array([[0, 1, 0, 1], [1, 1, 1, 0], [0, 1, 0, 0]], bool)
+RANKS = [
+    ("minimum_filter", ((3, 5),), {"origin": (1, -2)}),
+    ("maximum_filter", (), {"footprint": FOOTPRINT, "origin": (0, 1)}),
+    ("median_filter", ((4, 3),), {}),
+    ("percentile_filter", (30, 5), {"output": np.float64}),
+    ("rank_filter", (-3,), {"footprint": FOOTPRINT, "origin": (-1, 0)}),
+    ("rank_filter", (0, (2, 7)), {}),
+]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("name", "args", "options"), RANKS, ids=str)
+def test_filters_that_order_elements_have_the_bits_of_scipy(name, args, options, mode):
+    for image in (IMAGE.astype(np.float32), (IMAGE * 40).astype(np.uint8)):
+        given = {"mode": mode, "cval": 3, **options}
+        whole = getattr(scipy_images, name)(image, *args, **given)
+        for lazy in (*lazy_images(image), da.from_array(image, chunks=((1, 2, 57, 1), 7))):
+            y = getattr(implicit_conv.dask, name)(lazy, *args, **given)
+            assert y.dtype == whole.dtype
+            assert y.chunks == lazy.chunks
+            np.testing.assert_array_equal(y.compute(scheduler="synchronous"), whole)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_ranks_of_signals_and_of_stacks(mode):
+    signal, stack = IMAGE.ravel()[:211], IMAGE[:24].reshape(4, 6, 47)
+    for lazy in lazy_signals(signal):
+        y = implicit_conv.dask.median_filter(lazy, 9, mode=mode, origin=2)
+        whole = scipy_images.median_filter(signal, 9, mode=mode, origin=2)
+        np.testing.assert_array_equal(y.compute(scheduler="synchronous"), whole)
+    planes = da.from_array(stack, chunks=(1, 6, 47))
+    for size in ((1, 5, 5), 3):
+        y = implicit_conv.dask.median_filter(planes, size, mode=mode)
+        whole = scipy_images.median_filter(stack, size, mode=mode)
+        np.testing.assert_array_equal(y.compute(scheduler="synchronous"), whole)
+
+
+def lazy_signals(x):
+    return da.from_array(x, chunks=(30,)), da.from_array(Source(x), chunks=(17,), name=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "args"), [("gaussian_filter", (1,)), ("uniform_filter", (3,)), ("laplace", ())]
+)
+def test_an_image_without_axes_is_one_pixel(name, args):
+    pixel = np.array(3.5)
+    for lazy in (da.from_array(pixel), da.from_array(Source(pixel), name=False), Source(pixel)):
+        y = getattr(implicit_conv.dask, name)(lazy, *args).compute(scheduler="synchronous")
+        np.testing.assert_array_equal(y, getattr(scipy_images, name)(pixel, *args))
+
+
 def test_errors():
     memory, _ = lazy_images(IMAGE)
     with pytest.raises(PlanError, match="one by one"):

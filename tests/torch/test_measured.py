@@ -37,7 +37,7 @@ def measures(monkeypatch):
     calls = []
 
     def use(result):
-        def measure(self, own, ours, theirs):
+        def measure(self, own, ours, theirs, grouped):
             calls.append((ours(), theirs()))
             return result(len(calls)), True
 
@@ -199,9 +199,15 @@ def test_results_that_differ_leave_ours(as_gradient, choices, caplog):
         [(torch.full((4,), 1.001), False), (torch.tensor([1.0, 1.0, 1.0, -1.0]), True)]
     ):
         other = (None, theirs, None) if as_gradient else theirs
-        found = choices.times("kind", number, ours, lambda other=other: other)
-        assert measured.ours_is_faster(found) == runs
-        assert ("differs from ours" in caplog.text) == runs
+        for grouped in (False, True):
+            caplog.clear()
+            size = number, grouped
+            found = choices.times(
+                ("kind", grouped), size, ours, lambda other=other: other, grouped=grouped
+            )
+            assert measured.ours_is_faster(found) == runs
+            assert ("differs from ours" in caplog.text) == runs
+            assert ("grouped filters" in caplog.text) == (runs and grouped)
 
 
 def test_infinities_do_not_tell_who_is_right(choices):

@@ -174,3 +174,17 @@ thread.join()
 print(status)
 """
     assert output_of(code, timeout=120) == "0"
+
+
+def test_other_words_are_told_what_to_write():
+    from implicit_conv import PlanError, config
+
+    with pytest.raises(TypeError, match=r"write implicit_conv\.config\(num_threads=2\)$"):
+        door.enable(threads=2)
+    with config(num_threads=2), door.enable(precision="strict"):
+        pass
+    with pytest.raises(TypeError, match=r"'precison'; write precision='strict'$"):
+        door.enable(precison="strict")
+    for call in (lambda: door.enable(precision="high"), lambda: door.enable(choose="all")):
+        with pytest.raises(PlanError, match="is none of"):
+            call()

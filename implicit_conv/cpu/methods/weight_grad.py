@@ -284,7 +284,7 @@ def lanes_tiling(
         view,
         tile=load_tile(view),
         tile_m=arch.tile_pixels,
-        tile_c=panel_channels(width, max(1, filters), channels, problem.groups),
+        tile_c=max(1, panel_channels(width, max(1, filters), channels, problem.groups)),
         tile_k=width,
     )
     layout = lanes_layout(problem, g, view.itemsize, lanes, in_place)

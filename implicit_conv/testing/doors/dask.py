@@ -6,6 +6,7 @@ scipy.ndimage's.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +29,8 @@ SUMS = ("convolve", "correlate")
 SCALES = ("gaussian_filter", "gaussian_laplace", "gaussian_gradient_magnitude")
 DERIVATIVES = ("laplace", "prewitt", "sobel")
 # Means are left out: running sums of floats start anew in each chunk.
-FILTERS = (*SUMS, "correlate1d", *SCALES, *DERIVATIVES)
+RANKS = ("maximum_filter", "median_filter", "minimum_filter", "percentile_filter", "rank_filter")
+FILTERS = (*SUMS, "correlate1d", *SCALES, *DERIVATIVES, *RANKS)
 FUNCTIONS = (*CONVOLUTIONS, *FILTERS)
 MODES = ("reflect", "mirror", "nearest", "wrap", "constant", "grid-wrap", "grid-constant")
 SOURCES = ("memory", "steps", "file")
@@ -160,6 +162,14 @@ def _filter(dice: Dice) -> Call:
         arguments["origin"] = [dice.number(-(size // 2), (size - 1) // 2) for size in sizes]
     elif function == "correlate1d":
         arguments |= {"weights": Data((dice.number(1, 7),), "float64", seed)}
+    elif function in RANKS:
+        sizes = tuple(dice.number(1, 5) for _ in range(rank))
+        arguments["size"] = sizes
+        arguments["origin"] = [dice.number(-(size // 2), (size - 1) // 2) for size in sizes]
+        if function == "percentile_filter":
+            arguments["percentile"] = dice.number(0, 100)
+        if function == "rank_filter":
+            arguments["rank"] = dice.number(0, math.prod(sizes) - 1)
     elif function in SCALES:
         arguments["sigma"] = dice.pick(0.5, 1.0, 2.0)
     if function in ("correlate1d", "sobel", "prewitt"):
