@@ -479,6 +479,6 @@ def _use(
         last=dice.happens(3),
         by_operator=dice.happens(4),
         bias=dice.pick(*BIASES),
-        times=dice.pick(*TIMES) if dice.happens(4) else dice.pick(1, 4),
+        times=dice.pick(*TIMES) if dice.happens(8) else dice.pick(1, 1, 4),
         autocast=dice.happens(8),
     )
