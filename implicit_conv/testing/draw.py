@@ -148,6 +148,8 @@ def trial_of(kind: Kind, trial: Trial, dice: Dice, threads: int) -> Trial:
         times=dice.pick(*TIMES) if dice.happens(4) else 1,
         change=dice.pick(*CHANGES),
     )
+    if common.times > 1 and dice.happens(2):  # other storages are converted at each call
+        common = replace(common, storages=("contiguous",) * 3, out=common.out and "contiguous")
     if dice.happens(5):
         common = replace(common, prepared=True, unbatched=False, out=common.out or "contiguous")
     if not trial.made.epilogue:

@@ -13,6 +13,7 @@ import pytest
 
 import implicit_conv
 from implicit_conv import config
+from implicit_conv.cpu.run import repeated
 from implicit_conv.problem import reference
 from implicit_conv.problem.options import PADDING_MODES
 from implicit_conv.testing import Case, draw
@@ -26,6 +27,15 @@ from implicit_conv.testing.methods import NAMES, chosen, offered
 from implicit_conv.testing.operators import OPERATORS, function
 from implicit_conv.testing.storage import STORAGES, WRITABLE, stored
 from implicit_conv.testing.trial import VALUES, Trial, WrongResultError
+from implicit_conv.testing.ways import (
+    COMPILED,
+    FIRST,
+    KEPT,
+    PREPARED,
+    PREPARED_COMPILED,
+    TIMES,
+    Kinds,
+)
 
 ROOT = Path(__file__).parents[2]
 DENSE = Case(N=2, C=5, K=20, size=(6, 9), padding=((1, 1), (1, 1)))
@@ -273,6 +283,22 @@ def test_settings_of_the_caller_do_not_count():
 
 def test_a_drawn_trial_is_repeated_by_its_program(capsys):
     exec(program(Deck(0, 2).deal()[1][5]), {})
+
+
+@pytest.mark.slow
+def test_a_fixed_list_of_trials_takes_each_way():
+    """The first trials of 40 kinds, called 1, 2, 3, 4, 33 and 40 times."""
+    repeated._compiled()  # which another thread would load else, meanwhile
+    deck, kinds = Deck(45, 2), Kinds()
+    for _ in range(40):
+        for trial, times in zip(deck.deal()[1], TIMES, strict=False):
+            kinds.add([check(replace(trial, times=times))])
+    ways = [
+        f"{caller}: {way}" for caller in ("function", "plan") for way in (FIRST, KEPT, COMPILED)
+    ]
+    ways += [f"plan.prepare: {way}" for way in (PREPARED, PREPARED_COMPILED)]
+    few = {way: kinds.counts[way] for way in ways if kinds.counts[way] < 5}
+    assert not few, kinds.table()
 
 
 @pytest.mark.slow
