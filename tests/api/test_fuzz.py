@@ -287,15 +287,19 @@ def test_a_drawn_trial_is_repeated_by_its_program(capsys):
 
 @pytest.mark.slow
 def test_a_fixed_list_of_trials_takes_each_way():
-    """The first trials of 40 kinds, called 1, 2, 3, 4, 33 and 40 times."""
+    """The first trials of 30 kinds, called 1, 2, 3, 4, 33 and 40 times, and one more 40 times by the
+    function and by a plan, as compiled code makes them.
+    """
     repeated._compiled()  # which another thread would load else, meanwhile
     deck, kinds = Deck(45, 2), Kinds()
-    for _ in range(40):
-        for trial, times in zip(deck.deal()[1], TIMES, strict=False):
-            kinds.add([check(replace(trial, times=times))])
-    ways = [
-        f"{caller}: {way}" for caller in ("function", "plan") for way in (FIRST, KEPT, COMPILED)
-    ]
+    for _ in range(30):
+        trials = deck.deal()[1]
+        listed = [replace(one, times=n) for one, n in zip(trials, TIMES, strict=False)]
+        plain = replace(trials[0], times=40, storages=("contiguous",) * 3, out="", change="none")
+        plain = replace(plain, scaled=False, prepared=False, packed=False, method="")
+        listed += plain, replace(plain, packed=plain.made.planned)
+        kinds.add(map(check, listed))
+    ways = [f"{who}: {way}" for who in ("function", "plan") for way in (FIRST, KEPT, COMPILED)]
     ways += [f"plan.prepare: {way}" for way in (PREPARED, PREPARED_COMPILED)]
     few = {way: kinds.counts[way] for way in ways if kinds.counts[way] < 5}
     assert not few, kinds.table()
