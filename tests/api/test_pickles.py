@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from processes import output_of
 from sampling import count, sampled
+from ways import OTHER_BITS
 
 import implicit_conv as ic
 from implicit_conv.cpu.engines import engine
@@ -77,7 +78,7 @@ def plan():
 
 @pytest.mark.parametrize("clone", CLONES)
 def test_copies_in_one_process_are_equal(plan, clone):
-    other = replace(cpu_arch(), vector_bits=256, tile_pixels=6, bfloat16="widen")
+    other = replace(cpu_arch(), vector_bits=OTHER_BITS, tile_pixels=6, bfloat16="widen")
     for made in (plan, plan_of(Case(C=64, K=64), other)):  # of this CPU, and of another one
         assert clone(made) == made
         assert clone(made).engine is not made.engine or clone is copy.copy
@@ -86,7 +87,12 @@ def test_copies_in_one_process_are_equal(plan, clone):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"vector_bits": 256, "tile_pixels": 6, "bfloat16": "widen", "rounds_bfloat16": False},
+        {
+            "vector_bits": OTHER_BITS,
+            "tile_pixels": 6,
+            "bfloat16": "widen",
+            "rounds_bfloat16": False,
+        },
         {"fma": not cpu_arch().fma},
         {"f16c": not cpu_arch().f16c},
         {"l2_bytes": 100 << 10},
