@@ -53,17 +53,25 @@ for case, plan, before, packed in found:
     print(outcome)
 """
 NARROW = {"NUMBA_CPU_NAME": "generic"}
+
+
+def move(there, here, bits):
+    """Settings of two processes, of which one has vectors of fewer than `bits` bits."""
+    reason = f"the settings need vectors of {bits} bits to differ"
+    skip = pytest.mark.skipif(cpu_arch().vector_bits < bits, reason=reason)
+    return pytest.param(there, here, marks=skip)
+
+
 # In the first pair a plan with dot products of bfloat16 ended a process without them.
 MOVES = [
-    ({}, {"NUMBA_ENABLE_AVX": "0"}),
-    ({}, NARROW),
-    ({}, {"NUMBA_CPU_FEATURES": "+avx2,+fma", **NARROW}),
-    (NARROW, {}),
+    move({}, {"NUMBA_ENABLE_AVX": "0"}, 512),
+    move({}, NARROW, 256),
+    move({}, {"NUMBA_CPU_FEATURES": "+avx2,+fma", **NARROW}, 512),
+    move(NARROW, {}, 256),
 ]
 
 
 @sampled
-@pytest.mark.skipif(cpu_arch().vector_bits < 512, reason="the settings need AVX-512 to differ")
 @pytest.mark.parametrize(("there", "here"), MOVES[: count(1, len(MOVES))], ids=str)
 def test_a_plan_runs_on_another_cpu(tmp_path, there, here):
     dtypes = ("bfloat16", "float16", "float32")
