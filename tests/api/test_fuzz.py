@@ -13,6 +13,7 @@ import pytest
 
 import implicit_conv
 from implicit_conv import config
+from implicit_conv.cpu.machine.arch import cpu_arch
 from implicit_conv.cpu.run import repeated
 from implicit_conv.problem import reference
 from implicit_conv.problem.options import PADDING_MODES
@@ -141,11 +142,27 @@ def test_every_value_of_every_dimension_is_dealt():
     assert all(f" {name} " in words for names in DIMENSIONS.values() for name in names)
 
 
-@pytest.mark.parametrize("name", NAMES)
+def method_here(name):
+    """A method's name; its test is skipped if this CPU lacks what the method needs."""
+    lack = NAMES[name].lack(cpu_arch())
+    return pytest.param(name, marks=pytest.mark.skipif(bool(lack), reason=lack))
+
+
+@pytest.mark.parametrize("name", [*map(method_here, NAMES)])
 def test_trials_restricted_to_a_method_are_computed_by_it(name):
     plans = [drawn.plan() for drawn in dealt(1, methods=(name,))[0]]
     assert all(name in chosen(plan) or name not in offered(plan) for plan in plans)
     assert sum(name in chosen(plan) for plan in plans) > len(plans) / 2
+
+
+def test_a_method_that_this_cpu_lacks_is_refused(monkeypatch, capsys):
+    narrow = replace(cpu_arch(), vector_bits=128, bfloat16="widen")
+    monkeypatch.setattr(draw, "cpu_arch", lambda: narrow)
+    for name, words in (("window-gemm", "dot products"), ("planar-weight-grad", "masked loads")):
+        with pytest.raises(SystemExit) as ended:
+            main(["fuzz", "--method", name, "--seconds", "1"])
+        assert ended.value.code == 2
+        assert re.search(f"{name} computes nothing here: .*{words}.*; ", capsys.readouterr().err)
 
 
 def test_a_method_of_which_nothing_is_drawn_ends_the_run(monkeypatch, capsys):
@@ -287,7 +304,7 @@ def test_a_drawn_trial_is_repeated_by_its_program(capsys):
 
 @pytest.mark.slow
 def test_a_fixed_list_of_trials_takes_each_way():
-    """The first trials of 30 kinds, called 1, 2, 3, 4, 33 and 40 times, and one more 40 times by the
+    """The first trials of 30 kinds, called 1, 2, 3, 4, 33 and 40 times, and one 40 times by the
     function and by a plan, as compiled code makes them.
     """
     repeated._compiled()  # which another thread would load else, meanwhile
