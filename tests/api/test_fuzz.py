@@ -304,12 +304,12 @@ def test_a_drawn_trial_is_repeated_by_its_program(capsys):
 
 @pytest.mark.slow
 def test_a_fixed_list_of_trials_takes_each_way():
-    """The first trials of 30 kinds, called 1, 2, 3, 4, 33 and 40 times, and one 40 times by the
+    """The first trials of 14 kinds, called 1, 2, 3, 4, 33 and 40 times, and one 40 times by the
     function and by a plan, as compiled code makes them.
     """
     repeated._compiled()  # which another thread would load else, meanwhile
     deck, kinds = Deck(45, 2), Kinds()
-    for _ in range(30):
+    for _ in range(14):
         trials = deck.deal()[1]
         listed = [replace(one, times=n) for one, n in zip(trials, TIMES, strict=False)]
         plain = replace(trials[0], times=40, storages=("contiguous",) * 3, out="", change="none")
