@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib.util import find_spec
 from typing import TypeVar, get_args
 
@@ -65,9 +66,24 @@ class Kind:
     """What TRIALS trials share."""
 
     name: str
-    trials: tuple[Trial, ...]  # one of each image
+    images: tuple[Trial, ...]  # those that `way` cannot compute too
+    way: tuple[str, str]  # (algorithm, method) of all trials; any method if it has no name
     activations: tuple[Activation, ...]
     storages: tuple[str, ...]
+
+    @cached_property
+    def trials(self) -> tuple[Trial, ...]:
+        """One of each image that the way computes."""
+        return tuple(self.computed())
+
+    def computed(self) -> Iterator[Trial]:
+        """The trials one by one, since each one is planned, and most kinds are not dealt."""
+        algorithm, method = self.way
+        for image in self.images:
+            if not method:
+                yield image
+            elif self.way in _ways(image, algorithm):
+                yield replace(image, algorithm=algorithm, method=method)
 
     @property
     def out_storages(self) -> tuple[str, ...]:
@@ -120,7 +136,7 @@ class Deck:
         """The next kind and its trials."""
         turns = range(1 if self._methods else DRAWN)
         kinds = [draw_kind(self._seed, self._number, i, self._methods) for i in turns]
-        kind = max(kinds, key=lambda kind: self.coverage.gain(kind.trials[:6]))
+        kind = max(kinds, key=lambda kind: self.coverage.gain(itertools.islice(kind.computed(), 6)))
         dice = Dice(self._seed, 1, self._number)
         self._number += 1
         images = itertools.islice(itertools.cycle(kind.trials), TRIALS)
@@ -243,14 +259,12 @@ def kind_of(operator: str, rank: int, dice: Dice, methods: tuple[str, ...] = ())
             return None
         way = dice.pick(*ways)
     images += [_image(shared, rank, dice) for _ in range(IMAGES - 1)]
-    if way[1]:
-        images = [image for image in images if way in _ways(image, way[0])]
-        images = [replace(image, algorithm=way[0], method=way[1]) for image in images]
-    activations = _activations(images[0])
+    activations = _activations(replace(images[0], algorithm=way[0], method=way[1]))
     storages = [storage for storage in STORAGES if (dtype, storage) != ("bfloat16", "byte-swapped")]
     return Kind(
         f"{made.function.format(rank)} of {dtype}",
         tuple(images),
+        way,
         (None, dice.pick(*activations), dice.pick(*activations)),
         ("contiguous", dice.pick(*storages), dice.pick(*storages)),
     )

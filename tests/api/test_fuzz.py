@@ -1,5 +1,6 @@
 """The fuzz that users run: the same trials every time, and a wrong result is found and reported."""
 
+import itertools
 import os
 import re
 import signal
@@ -197,7 +198,7 @@ def test_trials_have_every_option():
     trials = [
         trial_of(kind, image, Dice(0, number, i), 3)
         for number, kind in enumerate(kinds)
-        for i, image in enumerate(kind.trials)
+        for i, image in enumerate(itertools.islice(kind.computed(), 9))
     ]
     every = {
         "values": VALUES,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -47,12 +47,13 @@ from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.run.call import Arrays, is_contiguous, is_row
 from implicit_conv.cpu.run.packed import PackedOrder, PlainOrder
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.cpu.few_outputs.layout import FewOutputsLayout
 from implicit_conv.kernels.geometry import Geometry
+from implicit_conv.kernels.preparation import imports
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import geometry
 
 if TYPE_CHECKING:
+    from implicit_conv.kernels.cpu.few_outputs.layout import FewOutputsLayout
     from implicit_conv.kernels.cpu.operator import Build, Operands, Operator
 
 # Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11; see cpu/costs.py.
@@ -61,6 +62,14 @@ L2_BYTES_PER_CYCLE = 43  # bytes of pixels per cycle that a core reads from L2
 WIDENED_LOADS = 2  # slowdown of a vector load that widens 16-bit floats
 PIXEL_CYCLES = 3  # cycles per pixel of a register tile: to add up its lanes and store it
 TILE_CYCLES = 4  # fixed cycles per register tile
+
+
+@imports
+def _layout() -> Any:
+    """The layout, which only candidates for memory or for a call need."""
+    from implicit_conv.kernels.cpu.few_outputs import layout
+
+    return layout
 
 
 @dataclass(frozen=True)
@@ -104,7 +113,9 @@ class FewOutputs(KernelMethod):
         """Sizes of scratch memory and filters."""
         g, stored = c.geometry, stored_bytes(c.view)
         filters = register_filters(c.view, c.arch, g)
-        return FewOutputsLayout(g, c.itemsize, c.lanes, c.chunk, True, stored, filters)
+        sizes = g, c.itemsize, c.lanes, c.chunk
+        layout: FewOutputsLayout = _layout().FewOutputsLayout(*sizes, True, stored, filters)
+        return layout
 
     def operator(self, c: Candidate, build: Build) -> Operator:
         """The compiled kernels of a candidate."""
