@@ -22,6 +22,7 @@ from implicit_conv.cpu.candidates.phrases import count, loads_of
 from implicit_conv.cpu.candidates.problem_views import STEPS, ungrouped, widened
 from implicit_conv.cpu.candidates.tiling import (
     COPY_CYCLES,
+    FMA_LATENCY,
     ITEM_CYCLES,
     ITEMS_PER_THREAD,
     PLANE_ROW_CYCLES,
@@ -38,8 +39,8 @@ from implicit_conv.cpu.run.packed import PackedOrder
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.planar_depthwise.layout import (
     PLANE_ROWS,
-    ROW_TAPS,
     PlanarDepthwiseLayout,
+    plane_tile_vectors,
 )
 from implicit_conv.kernels.cpu.runtime.layout import buffer_bytes
 from implicit_conv.kernels.geometry import Geometry
@@ -152,9 +153,7 @@ def refusal(problem: Problem, arch: CpuArch, request: Request) -> str:
         return f"it supports strides 1 and 2 along W, not {problem.stride[-1]}"
     if not 1 <= pixel_step(problem) <= PIXEL_STEP:
         return f"it needs pixels of a channel with a stride of 1 to {PIXEL_STEP}, not {problem.C}"
-    taps, columns = problem.kernel[-1], problem.output[-1]
-    if taps > ROW_TAPS:
-        return f"its kernels unroll filter rows of at most {ROW_TAPS} taps, not {taps}"
+    columns = problem.output[-1]
     lanes = arch.lanes(problem.itemsize)
     if columns < lanes // 2 and not request.strict:
         return f"rows of {columns} pixels fill less than half of {lanes} vector lanes"
@@ -188,8 +187,12 @@ def geometries(problem: Problem, arch: CpuArch, near: Near | None = None) -> lis
 
 def estimate(problem: Problem, arch: CpuArch, g: Geometry) -> Estimate:
     """Cycles of one core: rows are copied, and each tap shifts and multiplies every vector."""
-    vectors = g.tile_p * schedule.ceil_div(g.tile_q, arch.lanes(problem.itemsize))
-    multiply = vectors * (schedule.taps(g) * TAP_CYCLES + VECTOR_CYCLES) + CALL_CYCLES
+    vectors = int(schedule.ceil_div(g.tile_q, arch.lanes(problem.itemsize)))
+    whole, rest = divmod(g.tile_p, PLANE_ROWS)
+    multiply = whole * rows_cycles(g, PLANE_ROWS, vectors)
+    if rest:
+        multiply += rows_cycles(g, rest, vectors)
+    multiply += CALL_CYCLES
     elements = buffer_bytes(g, problem.itemsize) / problem.itemsize
     load = schedule.image_rows(g) * PLANE_ROW_CYCLES + elements * COPY_CYCLES
     if g.phases_w > 1:
@@ -203,6 +206,18 @@ def estimate(problem: Problem, arch: CpuArch, g: Geometry) -> Estimate:
     threads = thread_count(problem, arch)
     cycles = items * (multiply + load) + threads * ITEM_CYCLES
     return Estimate(cycles, channel_chunk(g, threads))
+
+
+def rows_cycles(g: Geometry, height: int, vectors: int) -> float:
+    """Cycles of `height` output rows of `vectors` vectors each: FMAs wait for one another where a
+    register tile has few sums.
+    """
+    wide = plane_tile_vectors(height)
+    whole, rest = divmod(vectors, wide)
+    narrow = int(rest == 1)
+    sums = [height * wide] * (whole + (rest > narrow)) + [height] * narrow
+    taps = sum(max(count * TAP_CYCLES, FMA_LATENCY) for count in sums) * schedule.taps(g)
+    return taps + height * vectors * VECTOR_CYCLES
 
 
 def channel_chunk(g: Geometry, threads: int) -> int:

@@ -25,8 +25,12 @@ from implicit_conv.kernels.cpu.emit.internals import ir
 from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, Integers, Values, i64
 from implicit_conv.kernels.cpu.planar_depthwise.layout import (
     PLANE_ROWS,
+    Passes,
     PlaneFilter,
+    plane_pass_columns,
     plane_pass_rows,
+    plane_phases,
+    plane_tile_vectors,
 )
 from implicit_conv.kernels.cpu.runtime.call import Call
 from implicit_conv.kernels.cpu.runtime.compiled.entry import Blob, fields, next_item
@@ -43,35 +47,31 @@ from implicit_conv.kernels.cpu.tile.storage import Format
 from implicit_conv.kernels.geometry import Geometry, Place
 from implicit_conv.kernels.schedule import CHAIN
 
-ADDRESSES = ("a", "w", "rows", "sum", "out")
-# Addresses of the buffer, the filter, the row table, the initial sum and the output; byte strides
-# of buffered rows, of the phase buffers of a row, and of output rows.
+ADDRESSES = ("a", "w", "passes", "sum", "out")
+# Addresses of the buffer, the filter, the table of passes, the initial sum and the output; byte
+# strides of buffered rows, of the phase buffers of a row, and of output rows.
 sum_plane = declare(
-    PLANES, "sum_plane", "a w rows sum out a_row a_phase out_row columns", "low high"
+    PLANES, "sum_plane", "a w passes sum out a_row a_phase out_row columns", "low high"
 )
 pack_planes = declare(PACK_BLOCK, "pack_planes", "blob first end panels")
 
 
 def emit(height: int, taps: PlaneFilter, e: Emitter, at: dict[str, ir.Value]) -> None:
-    """Emit `height` output rows of `columns` pixels.
+    """Emit `height` output rows of `columns` pixels, in register tiles of several vectors.
 
-    The row table holds, pass by pass, the byte offset from `a` of the first row of each row phase.
-    In a pass a buffered row is shifted once for each filter column and serves all filter rows, in
-    the order of the image, so that the order of a sum does not depend on the tile. Buffers are read
-    by whole vectors, each in one cache line, and shifted in registers: a load across two cache
-    lines takes four times as long.
+    The table of passes holds, pass by pass, the byte offset from `w` of the first tap, and the byte
+    offset from `a` of the pixel that it reads in the first row of each row phase. In a pass a
+    buffered row is shifted once for each filter column and serves all filter rows, in the order of
+    the image, so that the order of a sum does not depend on the tile. Buffers are read by whole
+    vectors, each in one cache line, and shifted in registers: a load across two cache lines takes
+    four times as long.
     """
     builder = e.builder
     a, w, table, first, out = (builder.inttoptr(at[name], BYTES) for name in ADDRESSES)
     low, high = (e.splat(e.narrow(at[name])) for name in LIMITS)
     start = e.broadcast(first)
-    vector_bytes, row_bytes = e.lanes * e.itemsize, len(taps.columns) * e.itemsize
-
-    def add(sums: list[ir.Value], more: list[ir.Value] | None) -> list[ir.Value]:
-        """The sums of two lists, of which the second may be missing."""
-        if more is None:
-            return sums
-        return [e.add(*pair) for pair in zip(sums, more, strict=True)]
+    vector_bytes, row_bytes = e.lanes * e.itemsize, taps.filter_columns * e.itemsize
+    entry_bytes = 8 * (1 + taps.phases)
 
     def shifted(row: ir.Value, shift: int) -> ir.Value:
         """A vector of the pixels from `shift` on."""
@@ -84,55 +84,78 @@ def emit(height: int, taps: PlaneFilter, e: Emitter, at: dict[str, ir.Value]) ->
         lanes = ir.Constant(e.words, list(range(lane, lane + e.lanes)))
         return builder.shuffle_vector(pixels, following, lanes)
 
-    def vector(column: ir.Value, _: object) -> list[ir.Value]:
+    def tile(vectors: int, column: ir.Value) -> list[ir.Value]:
+        """A register tile: its sums are rows of `vectors` vectors, from output `column` on."""
+        count = height * vectors
         offset = builder.mul(column, i64(e.itemsize))
         source, target = e.at(a, offset), e.at(out, offset)
 
-        def one_pass(index: ir.Value, total: Values, rows: Any) -> list[ir.Value]:
-            total, before = list(total), None
-            entries = e.at(table, builder.mul(index, i64(8 * taps.row_phases)))
-            offsets = [e.pointer(e.at(entries, 8 * a), I64) for a in range(taps.row_phases)]
-            bases = [e.at(source, builder.load(offset)) for offset in offsets[: len(rows)]]
-            filters = e.at(w, builder.mul(index, i64(len(taps.rows) * row_bytes)))
-            met = buffered_rows(rows, height, taps.stride)
-            for s, (column_phase, shift) in enumerate(taps.columns):
-                if s > 0 and s % CHAIN == 0:
-                    before = add(total, before)
-                    total = [e.constant(0.0)] * height
-                places = [r * row_bytes + s * e.itemsize for r in range(len(rows))]
+        def one_pass(same: Passes, index: ir.Value, total: Values) -> list[ir.Value]:
+            total = list(total)
+            entry = e.at(table, builder.mul(index, i64(entry_bytes)))
+            filters = e.at(w, builder.load(e.pointer(entry, I64)))
+            phases = min(taps.phases, len(same.rows))
+            offsets = [e.pointer(e.at(entry, 8 + 8 * phase), I64) for phase in range(phases)]
+            bases = [e.at(source, builder.load(offset)) for offset in offsets]
+            met = buffered_rows(same.rows, height, taps.stride)
+            for s, (column_phase, shift) in enumerate(same.columns):
+                places = [r * row_bytes + s * e.itemsize for r in range(len(same.rows))]
                 weights = [e.broadcast(e.at(filters, place)) for place in places]
-                column = builder.mul(at["a_phase"], i64(column_phase))
+                buffer = builder.mul(at["a_phase"], i64(column_phase))
                 # Opaque, or LLVM would keep the vectors of all columns in registers, and spill.
-                starts = [e.opaque(e.at(base, column)) for base in bases]
+                starts = [e.opaque(e.at(base, buffer)) for base in bases]
                 for (_, row_phase, row), sums in met:
                     place = e.at(starts[row_phase], builder.mul(at["a_row"], i64(row)))
-                    value = shifted(place, shift)
-                    for p, r in sums:
-                        total[p] = e.multiply_add(value, weights[r], total[p])
-            return add(total, before)
+                    for v in range(vectors):
+                        value = shifted(place, shift + v * e.lanes)
+                        for p, r in sums:
+                            i = p * vectors + v
+                            total[i] = e.multiply_add(value, weights[r], total[i])
+            return total
 
-        def passes(first: ir.Value, count: ir.Value, total: Values) -> list[ir.Value]:
-            def full(i: ir.Value, total: Values) -> list[ir.Value]:
-                return one_pass(builder.add(first, i), total, taps.rows)
+        def all_passes(same: Passes, begin: int, total: Values) -> list[ir.Value]:
+            """`total` plus the products of `same`, whose entries of the table are from `begin`."""
 
-            return e.loop(count, 1, total, full)
+            def some(first: ir.Value, count: ir.Value, total: Values) -> list[ir.Value]:
+                first = builder.add(first, i64(begin))
+                return e.loop(
+                    count, 1, total, lambda i, total: one_pass(same, builder.add(first, i), total)
+                )
 
-        total, whole = [start] * height, i64(taps.passes - 1)
-        if taps.chained and not isinstance(e, Integers):
-            length = max(1, CHAIN // (len(taps.rows) * len(taps.columns)))
-            total = sum_in_chains(e, whole, length, [], total, passes)
-            last = one_pass(whole, [e.constant(0.0)] * height, taps.last)
-            total = add(total, last)
-        else:
-            if taps.passes > 1:
-                total = passes(i64(0), whole, total)
-            total = one_pass(whole, total, taps.last)
+            if same.number == 1:
+                return one_pass(same, i64(begin), total)
+            if not in_chains:
+                return some(i64(0), i64(same.number), total)
+            length = max(1, CHAIN // (len(same.rows) * len(same.columns)))
+            return sum_in_chains(e, i64(same.number), length, [], total, some)
+
+        total, begin = [start] * count, 0
+        in_chains = taps.chained and not isinstance(e, Integers)
+        for same in taps.passes:
+            if begin > 0 and in_chains:
+                more = all_passes(same, begin, [e.constant(0.0)] * count)
+                total = [e.add(*pair) for pair in zip(total, more, strict=True)]
+            else:
+                total = all_passes(same, begin, total)
+            begin += same.number
         total = [e.clamp(value, low, high) for value in total]
-        addresses = [e.at(target, builder.mul(at["out_row"], i64(p))) for p in range(height)]
-        e.store_first(total, addresses, builder.sub(at["columns"], column))
+        for v in range(vectors):
+            to = e.at(target, v * vector_bytes)
+            addresses = [e.at(to, builder.mul(at["out_row"], i64(p))) for p in range(height)]
+            left = builder.sub(at["columns"], builder.add(column, i64(v * e.lanes)))
+            e.store_first(total[v::vectors], addresses, left)
         return []
 
-    e.loop(at["columns"], e.lanes, [], vector)
+    wide = plane_tile_vectors(height)
+    if wide == 1:
+        e.loop(at["columns"], e.lanes, [], lambda column, _: tile(1, column))
+        return
+    rest = builder.srem(at["columns"], i64(wide * e.lanes))
+    narrow = builder.icmp_signed("<=", rest, i64(e.lanes))
+    whole = builder.sub(at["columns"], builder.select(narrow, rest, i64(0)))
+    e.loop(whole, wide * e.lanes, [], lambda column, _: tile(wide, column))
+    with builder.if_then(builder.icmp_signed("<", whole, at["columns"])):
+        tile(1, whole)
 
 
 def buffered_rows(
@@ -188,14 +211,29 @@ def make_pack_planes(lanes: int, form: Format) -> Source:
     return translated(pack_planes, packed_planes)
 
 
-def write_rows(call: Call, g: Geometry, pitch: int, address: int) -> None:
-    """Write the row table: for each pass and row phase, the byte offset of its first filter row."""
-    together = plane_pass_rows(g)
+def write_passes(call: Call, g: Geometry, pitch: int, address: int) -> None:
+    """Write the table of passes: see `emit`. Rests of long filter rows follow all whole blocks."""
+    together, width = plane_pass_rows(g), plane_pass_columns(g)
+    blocks = g.S // width * width
     for first in range(0, schedule.filter_rows(g), together):
-        for a in range(min(together, g.phases_h)):
-            if first + a < schedule.filter_rows(g):
-                memory.write(address, schedule.tap_row(g, first + a) * pitch)
-            address += 8
+        for column in range(0, blocks, width):
+            address = write_pass(call, g, pitch, first, column, address)
+    if blocks < g.S:
+        for row in range(schedule.filter_rows(g)):
+            address = write_pass(call, g, pitch, row, blocks, address)
+
+
+def write_pass(call: Call, g: Geometry, pitch: int, first: int, column: int, address: int) -> int:
+    """Write the entry of the pass from filter row `first` and from `column` on; the address behind
+    it.
+    """
+    memory.write(address, (first * g.S + column) * call.itemsize)
+    pixel = schedule.tap_column(g, column) * call.itemsize
+    for phase in range(plane_phases(g)):
+        address += 8
+        if first + phase < schedule.filter_rows(g):
+            memory.write(address, schedule.tap_row(g, first + phase) * pitch + pixel)
+    return address + 8
 
 
 def run_item(blob: Blob, origin: Place, first: int, end: int, panels: int, scratch: int) -> None:
@@ -241,7 +279,7 @@ def run_item(blob: Blob, origin: Place, first: int, end: int, panels: int, scrat
                 a_row=pitch,
                 a_phase=phase,
                 w=panels + c * call.panels.group,
-                rows=scratch + call.scratch.runs,
+                passes=scratch + call.scratch.runs,
                 sum=call.bias.address + c * call.bias.panel,
                 out=out + row * out_row,
                 out_row=out_row,
@@ -272,7 +310,8 @@ def planes(blob: Blob, thread: int) -> None:
     item = next_item(blob, thread)
     if item < call.items:
         memory.zero(scratch, call.scratch.unloaded)
-        write_rows(call, g, phase_bytes(call, g) * g.phases_w, scratch + call.scratch.runs)
+        pitch = phase_bytes(call, g) * g.phases_w
+        write_passes(call, g, pitch, scratch + call.scratch.runs)
         if call.w.address:
             panels = scratch + call.scratch.panel
             pack_planes(call.kernels, blob=blob, first=0, end=g.C, panels=panels)

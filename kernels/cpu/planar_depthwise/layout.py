@@ -10,10 +10,10 @@ from implicit_conv.kernels.cpu.depthwise.layout import DepthwiseLayout
 from implicit_conv.kernels.cpu.runtime.layout import ScratchLayout, load_table_bytes
 from implicit_conv.kernels.geometry import Geometry
 
-PLANE_ROWS = 8  # output rows of a register tile, whose sums hide the latency of an FMA
+PLANE_ROWS = 8  # output rows of a register tile at most
+PLANE_SUMS = 8  # vectors of sums of a register tile at most, which hide the latency of an FMA
 ROWS_TOGETHER = 8  # filter rows of a pass at most: each has an element in a register
-TAPS_TOGETHER = 128  # taps of a pass at most, since they are unrolled; at least a filter row
-ROW_TAPS = 1024  # taps of a filter row at most: such a kernel takes 4 s to compile (EPYC 9005)
+TAPS_TOGETHER = schedule.CHAIN  # taps of a pass at most, which are unrolled and added one by one
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class PlanarDepthwiseLayout(DepthwiseLayout):
 
     @property
     def unloaded_bytes(self) -> int:
-        """The two buffers: a vector is shifted in from beyond the row."""
+        """The two buffers: vectors are read and shifted in from beyond the row."""
         return self.scratch(packs=False).buffer
 
     def scratch(self, packs: bool) -> ScratchLayout:
@@ -34,11 +34,21 @@ class PlanarDepthwiseLayout(DepthwiseLayout):
             super()
             .scratch(packs)
             ._replace(
-                buffer=2 * rows * vectors * self.lanes * self.itemsize,
-                runs=16 * schedule.filter_rows(g),
+                buffer=(2 * rows * vectors + PLANE_SUMS - 1) * self.lanes * self.itemsize,
+                runs=8 * plane_passes(g) * (1 + plane_phases(g)),
                 loads=load_table_bytes(g),
             )
         )
+
+
+def plane_tile_vectors(height: int) -> int:
+    """Vectors of each row of a register tile of `height` output rows."""
+    return PLANE_SUMS // height
+
+
+def plane_pass_columns(g: Geometry) -> int:
+    """Filter columns of a pass: a longer filter row is cut into blocks of so many, and a rest."""
+    return min(g.S, TAPS_TOGETHER)
 
 
 def plane_pass_rows(g: Geometry) -> int:
@@ -54,21 +64,37 @@ def plane_pass_rows(g: Geometry) -> int:
     return most
 
 
-class PlaneFilter(NamedTuple):
-    """Positions of a filter's taps in the buffers of a tile, relative to the start of a pass."""
+def plane_passes(g: Geometry) -> int:
+    """Passes of a filter: the entries of the table of passes."""
+    row_groups = schedule.ceil_div(schedule.filter_rows(g), plane_pass_rows(g))
+    return row_groups * schedule.ceil_div(g.S, plane_pass_columns(g))
 
-    passes: int
-    rows: tuple[tuple[int, int, int], ...]  # (row phase, shift, image row) of a pass's filter rows
-    last: tuple[tuple[int, int, int], ...]  # the same of the last pass, which may have fewer rows
+
+def plane_phases(g: Geometry) -> int:
+    """Row phases of a pass, each of which has an offset in the table of passes."""
+    return min(plane_pass_rows(g), g.phases_h)
+
+
+class Passes(NamedTuple):
+    """Consecutive passes with taps at the same positions in the buffers of a tile, relative to the
+    start of a pass.
+    """
+
+    number: int
+    rows: tuple[tuple[int, int, int], ...]  # (row phase, shift, image row) of the filter rows
     columns: tuple[tuple[int, int], ...]  # (phase buffer, shift) of each filter column
+
+
+class PlaneFilter(NamedTuple):
+    """The passes over a filter, in the order of summation."""
+
+    passes: tuple[Passes, ...]
+    phases: int  # row phases, each of which has an offset in the table of passes
+    filter_columns: int  # elements of a packed filter row
     stride: int  # image rows between output rows
 
     @property
     def chained(self) -> bool:
         """Whether the filter has more taps than a chain."""
-        return self.passes * len(self.rows) * len(self.columns) > schedule.CHAIN
-
-    @property
-    def row_phases(self) -> int:
-        """Row phases, each of which has one entry per pass in the row table."""
-        return 1 + max(phase for phase, *_ in self.rows)
+        taps = sum(same.number * len(same.rows) * len(same.columns) for same in self.passes)
+        return taps > schedule.CHAIN

@@ -8,9 +8,12 @@ from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.operator import Build, Operator
 from implicit_conv.kernels.cpu.planar_depthwise.layout import (
     PLANE_ROWS,
+    Passes,
     PlanarDepthwiseLayout,
     PlaneFilter,
+    plane_pass_columns,
     plane_pass_rows,
+    plane_phases,
 )
 from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.runtime.call import Input
@@ -84,17 +87,29 @@ class PlanarDepthwise(Operator):
 
 def plane_filter(g: Geometry) -> PlaneFilter:
     """The elements of a buffered plane that the filter taps of `g` read."""
-    together = plane_pass_rows(g)
-    passes = int(schedule.ceil_div(schedule.filter_rows(g), together))
+    together, width = plane_pass_rows(g), plane_pass_columns(g)
+    groups, last_rows = divmod(schedule.filter_rows(g), together)
+    blocks, last_columns = divmod(g.S, width)
 
     def row(r: int) -> tuple[int, int, int]:
         phase = r % g.phases_h
         return phase, schedule.tap_row(g, r) - schedule.tap_row(g, phase), r * g.dilation_h
 
+    def passes(count: int, rows: int, columns: int) -> Passes:
+        return Passes(
+            count,
+            tuple(map(row, range(rows))),
+            tuple(tap_in_phase(g, s) for s in range(columns)),
+        )
+
+    found = (
+        passes(groups * blocks, together, width),
+        passes(1, last_rows, width),
+        passes(groups, together, last_columns),
+    )
     return PlaneFilter(
-        passes,
-        rows=tuple(map(row, range(together))),
-        last=tuple(map(row, range(schedule.filter_rows(g) - (passes - 1) * together))),
-        columns=tuple(tap_in_phase(g, s) for s in range(g.S)),
+        tuple(same for same in found if same.number and same.rows and same.columns),
+        phases=plane_phases(g),
+        filter_columns=g.S,
         stride=g.stride_h,
     )

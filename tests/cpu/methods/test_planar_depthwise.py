@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from implicit_conv import conv2d, conv3d, plan_conv2d
+from implicit_conv import config, conv1d, conv2d, conv3d, plan_conv2d
 from implicit_conv.cpu.candidates.candidate import Refusal, Request
 from implicit_conv.cpu.candidates.problem_views import spatial
 from implicit_conv.cpu.engines.executed_loads import executed_loads
@@ -50,7 +50,6 @@ def test_a_nan_stays_in_its_plane(force_method):
     [
         ({"stride": (1, 3)}, "strides 1 and 2 along W, not 3"),
         ({"layout": "NHWC"}, "a stride of 1 to 4, not 5"),
-        ({"kernel": (1, 1025), "size": (2, 1100)}, "at most 1024 taps, not 1025"),
         ({"size": (40, 7)}, "fill less than half of 16 vector lanes"),
     ],
 )
@@ -58,6 +57,54 @@ def test_refusals(changes, reason):
     problem = spatial(replace(CASE, **changes).problem)
     (found,) = PlanarDepthwise.candidates(problem, ARCH, Request())
     assert isinstance(found, Refusal) and reason in found.reason
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("kernel", "changes"),
+    [
+        ((1, 128), {}),  # the taps of a block
+        ((1, 129), {}),
+        ((1, 1100), {}),
+        ((2, 300), {"size": (6, 400)}),  # rows of two blocks and a rest
+        ((2, 257), {"stride": (2, 2), "size": (7, 400)}),
+        ((9, 1), {"size": (20, 70), "stride": (2, 1)}),  # two passes, and pairs of output rows
+    ],
+)
+def test_long_filters_are_right(kernel, changes, dtype, force_method):
+    """Small integers, whose sums are exact: 1 and 3 output rows, vectors at the end of a row."""
+    force_method(PlanarDepthwise)
+    case = replace(CASE, kernel=kernel, dtype=dtype, **{"size": (3, 1300), **changes})
+    rng = np.random.default_rng(0)
+    x, w = (rng.integers(-8, 9, case.shapes[name]).astype(dtype) for name in "xw")
+    padded = np.pad(x, ((0, 0), (0, 0), *case.padding))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, kernel, axis=(2, 3))
+    windows = windows[:, :, :: case.stride[0], :: case.stride[1]]
+    expected = np.einsum("ncpqrs,crs->ncpq", windows, w[:, 0])
+    np.testing.assert_array_equal(plan_of(case)(x, w), expected)
+
+
+@pytest.mark.parametrize("taps", [128, 129, 1025])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_long_rows_have_equal_bits_with_precision_strict(taps, dtype):
+    """Whatever the batch, the number of threads and the length of the signal."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((3, 2, 2500)).astype(dtype)
+    w = rng.standard_normal((2, 1, taps)).astype(dtype)
+
+    def convolve(x, threads):
+        with config(num_threads=threads):
+            return conv1d(x, w, groups=2, precision="strict")
+
+    whole = convolve(x, 2)
+    size = np.finfo(dtype).eps * np.abs(w).sum() * np.abs(x).max()
+    for n, c in np.ndindex(3, 2):
+        exact = np.correlate(x[n, c].astype(float), w[c, 0].astype(float), "valid")
+        np.testing.assert_allclose(whole[n, c], exact, rtol=0, atol=4 * size)
+    np.testing.assert_array_equal(convolve(x[1:2], 1), whole[1:2])
+    for length in (1, 9, 700):
+        part = np.ascontiguousarray(x[..., : length + taps - 1])
+        np.testing.assert_array_equal(convolve(part, 1), whole[..., :length])
 
 
 @pytest.mark.parametrize("kernel", [(3, 3), (21, 21), (2, 3, 3)])
