@@ -70,6 +70,17 @@ def noted(watch: Watch, place: Any, name: str, way: str) -> Any:
     return mock.patch.object(place, name, function)
 
 
+def counted(watch: Watch, place: Any, name: str, way: str) -> Any:
+    """A patch of a function, each of whose calls is one of the ways."""
+    own = getattr(place, name)
+
+    def function(*arguments: Any, **options: Any) -> Any:
+        watch.taken[way] += 1
+        return own(*arguments, **options)
+
+    return mock.patch.object(place, name, function)
+
+
 class Kinds:
     """How many kinds of programs took each way."""
 

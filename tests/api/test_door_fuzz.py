@@ -197,6 +197,7 @@ def the_faster_method(monkeypatch):
         return "direct" if choice.is_direct_faster(*arrays, overlapping=False) else "fft"
 
     monkeypatch.setattr(convolutions, "method_of", method_of)
+    monkeypatch.setattr(convolutions, "_known", convolutions._known.__wrapped__)  # it keeps methods
 
 
 def scipys_first_call(monkeypatch):
@@ -206,9 +207,46 @@ def scipys_first_call(monkeypatch):
     monkeypatch.setattr(calls, "STRICT", mock.ANY)
 
 
+def applied_twice(monkeypatch):
+    """A call behind a chain that is no activation is part of what torch computes of the chain."""
+    from implicit_conv.torch import chains
+
+    def activates(chain, node):
+        chain.activation = chains.activations.of_call(node.target, node.args[1:], node.kwargs)
+        operands = node.args[1:]
+        chain.rest.append(
+            lambda y, _: chains._called(node.op, node.target, (y, *operands), node.kwargs)
+        )
+        return chain.activation is not None
+
+    monkeypatch.setattr(chains, "_activates", activates)
+
+
+def same_storage(monkeypatch):
+    """Weights in the memory that they had count as the same, wherever they are in it."""
+    from implicit_conv.torch import watch
+
+    monkeypatch.setattr(
+        watch, "_forms", lambda tensors: [(t.shape, t.stride(), t.dtype) for t in tensors]
+    )
+
+
+def unseen_masks(monkeypatch):
+    """Chunks are read without a look at their masks."""
+    from implicit_conv.scale import dask, gathered, image_operation, operation
+
+    for module in (dask, image_operation, operation):
+        monkeypatch.setattr(module, "check_unmasked", lambda *arguments: None)
+    for module in (gathered, operation):
+        monkeypatch.setattr(module, "unmasked", lambda part: part)
+
+
 PLANTS = [
+    ("converted", applied_twice, "should be"),
+    ("converted", same_storage, "should be"),
+    ("dask", unseen_masks, "should be"),
     ("signal", exchanged_operands, "DifferenceError"),  # also where a warning is missing
-    ("signal", the_faster_method, "should be"),
+    ("signal", the_faster_method, "DifferenceError"),  # also where there is one
     ("ndimage", equal_weights, "should be"),
     ("ndimage", scipys_first_call, "should be"),
     ("dask", unknown_modes, "KeyError"),

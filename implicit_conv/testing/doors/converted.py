@@ -1,6 +1,7 @@
 """Random small networks with `implicit_conv.torch.convert`, against themselves in float64.
 
-A network is called again and again, while its weights, its modules and its modes change.
+A network is called again and again, each time with other values, while its weights, its modules and
+its modes change.
 """
 
 from __future__ import annotations
@@ -9,15 +10,20 @@ import copy
 from dataclasses import dataclass
 from typing import Any
 
+from implicit_conv import config
 from implicit_conv.testing import Array
 from implicit_conv.testing.doors.data import check_close
 from implicit_conv.testing.families import Dice
+from implicit_conv.testing.ways import TIMES, Watch, counted
 
 REQUIRED = {"torch": "torch>=2.13"}
 # How far elements may be from those in float64, relative to the largest one of a layer's sums.
 EPS = {"float64": 1e-12, "float32": 1e-5, "float16": 2e-2, "bfloat16": 0.15}
 FUNCTIONS = tuple(f"{rank}d {dtype}" for rank in (1, 2, 3) for dtype in EPS)
 SUMS = ("none", "after", "before", "in place", "mean", "twice", "written")
+# What is computed next, of the layer's sums y: no part of a chain.
+NEXT = ("nothing", "half", "twice less one", "plus a number")
+FORMS = ("plain", "plain", "channels last", "negated")  # of the input
 ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {  # modules of torch.nn and their arguments
     "none": ("Identity", {}),
     "relu": ("ReLU", {}),
@@ -37,6 +43,7 @@ ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {  # modules of torch.nn an
 CHANGES = (
     *("none", "in place", "data", "load", "assign", "optimiser", "fused optimiser", "train"),
     *("channels last", "hook", "convert", "restore", "eps", "statistics", "gradients"),
+    *("average", "average", "transposed", "threads"),
 )
 
 
@@ -50,6 +57,8 @@ class Layer:
     transposed, norm : bool
     total : one of SUMS
         How the input of the layer is added to what it computes.
+    then : one of NEXT
+        What is computed of the sum before the activation.
     activation : one of ACTIVATIONS
     shares : bool
         Whether it is the layer before, called again.
@@ -60,6 +69,7 @@ class Layer:
     transposed: bool
     norm: bool
     total: str
+    then: str
     activation: str
     shares: bool
 
@@ -93,12 +103,31 @@ class Layer:
             z = x.mul(1)
             z.add_(y)
             y = z
+        if self.then == "half":
+            y = y * 0.5
+        elif self.then == "twice less one":
+            y = y * 2 - 1
+        elif self.then == "plus a number":
+            y = y + 0.25
         return activation(y)
 
 
 @dataclass(frozen=True)
 class Program:
-    """A network of `layers`, which is called once before and once after each of `changes`."""
+    """A network of `layers`, which is called once before and twice after each of `changes`.
+
+    Attributes
+    ----------
+    dtype : str
+    rank, channels, pixels : int
+    layers : tuple of Layers
+    changes : tuple of CHANGES
+    seed : int
+    times : int
+        How often it is called before the first change.
+    is_flat : bool
+        Whether all parameters are parts of one tensor, which has other ones for them too.
+    """
 
     dtype: str
     rank: int
@@ -107,14 +136,21 @@ class Program:
     layers: tuple[Layer, ...]
     changes: tuple[str, ...]
     seed: int
+    times: int = 1
+    is_flat: bool = False
 
     @property
     def function(self) -> str:
         """The rank and the dtype."""
         return f"{self.rank}d {self.dtype}"
 
-    def check(self) -> None:
+    def check(self) -> tuple[str, ...]:
         """Compare all results with those of the network itself, in float64.
+
+        Returns
+        -------
+        ways : names
+            Those that convolutions took.
 
         Raises
         ------
@@ -124,23 +160,44 @@ class Program:
         import torch
 
         import implicit_conv.torch as door
+        from implicit_conv.torch import fused
 
         torch.manual_seed(self.seed)
         torch.set_num_threads(1)
         model = _network(self).to(getattr(torch, self.dtype)).eval()
         _randomize(model)
+        rows = _rows(model)
+        if self.is_flat:
+            _use_row(model, rows)
         door.convert(model)
-        self._compare(model, 1)
-        for number, change in enumerate(self.changes):
-            _change(model, change)
-            self._compare(model, 1 + number % 2)
-            self._compare(model, 1)
+        watch, dice = Watch(), Dice(self.seed)
+        with (
+            counted(watch, fused.FusedConv, "_prepared", "converted: planned"),
+            counted(watch, fused.FusedStep, "run", "converted: fused"),
+            counted(watch, fused.FusedConv, "_by_torch", "converted: torch's own kernels"),
+        ):
+            for _ in range(self.times):
+                self._compare(model, 1, "plain")
+            for number, change in enumerate(self.changes):
+                threads = 2 if change == "threads" else 1
+                if change == "average":
+                    _use_row(model, rows)
+                else:
+                    _change(model, change)
+                with config(num_threads=threads):
+                    self._compare(model, 1 + number % 2, dice.pick(*FORMS))
+                    self._compare(model, 1, dice.pick(*FORMS))
+        return tuple(watch.taken)
 
-    def _compare(self, model: Any, batch: int) -> None:
+    def _compare(self, model: Any, batch: int, form: str) -> None:
         import torch
 
         shape = (batch, self.channels, *(self.pixels + axis for axis in range(self.rank)))
         x = torch.randn(shape).to(getattr(torch, self.dtype))
+        if form == "channels last":
+            x = x.movedim(1, -1).contiguous().movedim(-1, 1)
+        elif form == "negated":  # as parts of conjugate numbers are, which no step reads
+            x = torch._neg_view(x)
         with torch.no_grad():
             own = copy.deepcopy(model).double()(x.double())
             found = model(x)
@@ -190,6 +247,25 @@ def _randomize(model: Any) -> None:
                 tensor.uniform_(0.5, 1.5)
 
 
+def _rows(model: Any) -> Any:
+    """Two rows of all parameters of a model: as they are, and other ones."""
+    import torch
+
+    row = torch.cat([each.detach().flatten() for each in model.parameters()])
+    return torch.stack([row, row * 0.75 + 0.05])
+
+
+def _use_row(model: Any, rows: Any) -> None:
+    """Have parameters be parts of the row that they are not parts of, as averages of weights are
+    used, and shards of them.
+    """
+    first = next(iter(model.parameters()))
+    row, at = rows[int(first.data_ptr() == rows.data_ptr())], 0
+    for each in model.parameters():
+        each.data = row[at : at + each.numel()].view(each.shape)
+        at += each.numel()
+
+
 def _change(model: Any, how: str) -> None:
     """Change a model in one of CHANGES, and have it in eval mode."""
     import torch
@@ -226,6 +302,8 @@ def _write(model: Any, weight: Any, how: str) -> None:
             weight.neg_()
     elif how == "data":
         weight.data = weight.data.flip(0)
+    elif how == "transposed" and weight.shape[0] == weight.shape[1]:
+        weight.data = weight.data.transpose(0, 1)
     elif how in ("load", "assign"):
         state = model.state_dict()
         floats = {name: value * 0.9 for name, value in state.items() if value.is_floating_point()}
@@ -250,6 +328,7 @@ def draw(dice: Dice) -> Program:
             dice.happens(5),
             not dice.happens(3),
             dice.pick(*SUMS),
+            dice.pick("nothing", *NEXT),
             dice.pick(*ACTIVATIONS),
             dice.happens(6),
         )
@@ -265,4 +344,6 @@ def draw(dice: Dice) -> Program:
         layers,
         changes,
         dice.number(0, 1 << 30),
+        dice.pick(*TIMES[2:]) if dice.happens(8) else dice.pick(1, 2),
+        dice.happens(2),
     )

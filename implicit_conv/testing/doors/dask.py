@@ -7,10 +7,14 @@ scipy.ndimage's.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
+import numpy as np
+
+from implicit_conv.errors import DTypeError
 from implicit_conv.problem.options import PADDING_MODES
 from implicit_conv.testing import Array
 from implicit_conv.testing.doors.data import (
@@ -21,7 +25,9 @@ from implicit_conv.testing.doors.data import (
     made,
     outcome,
 )
+from implicit_conv.testing.doors.turns import ONCE, Turn, Turns, draw_turns, forget
 from implicit_conv.testing.families import Dice
+from implicit_conv.testing.ways import COMPILED, Watch, watched
 
 REQUIRED = {"dask": "dask[array]>=2025.1", "scipy": "scipy>=1.11"}
 CONVOLUTIONS = tuple(f"{name}{rank}d" for name in ("conv", "conv_transpose") for rank in (1, 2, 3))
@@ -34,11 +40,12 @@ FILTERS = (*SUMS, "correlate1d", *SCALES, *DERIVATIVES, *RANKS)
 FUNCTIONS = (*CONVOLUTIONS, *FILTERS)
 MODES = ("reflect", "mirror", "nearest", "wrap", "constant", "grid-wrap", "grid-constant")
 SOURCES = ("memory", "steps", "file")
+MASKS = ("none", "of the array", "of chunks", "of a file", "filled")
 PIXELS = {1: 150, 2: 30, 3: 12}  # of an axis at most, by the rank
 
 
 class File:
-    """What dask slices as it does a file."""
+    """What dask slices as it does a file; slices are masked where the array is."""
 
     def __init__(self, array: Array) -> None:
         self._array, self.shape, self.dtype, self.ndim = array, array.shape, array.dtype, array.ndim
@@ -62,6 +69,11 @@ class Call:
         What the dask array is: one of numpy's, lazy steps on it, or a file.
     arguments : dict
         All others; arrays are `Data`.
+    mask : one of MASKS
+        Where elements of x are masked, of which dask may know nothing. They are refused where a
+        chunk of the result reads them, and filled ones are zeros.
+    turns : Turns
+        Each call has another x.
     """
 
     function: str
@@ -69,35 +81,85 @@ class Call:
     chunks: tuple[tuple[int, ...], ...]
     source: str
     arguments: dict[str, Any]
+    mask: str = "none"
+    turns: Turns = ONCE
 
-    def check(self) -> None:
+    def check(self) -> tuple[str, ...]:
         """Compare the result with that of the whole array.
+
+        Returns
+        -------
+        ways : names
+            Those that chunks of convolutions took.
 
         Raises
         ------
         DifferenceError
-            An element, a shape, a dtype or the type of an error differs.
+            An element, a shape, a dtype or the type of an error differs, or masked elements are
+            summed.
         """
-        import dask.array
+        before: dict[str, Any] = {}
+        with watched() as watch:
+            for turn in self.turns.each():
+                before = self._check(turn, before, watch)
+        return tuple(watch.taken)
+
+    def _check(self, turn: Turn, before: Mapping[str, Any], watch: Watch) -> dict[str, Any]:
+        """Make one call, and return its arrays, which nothing reads any more."""
         import scipy.ndimage
 
         import implicit_conv
         import implicit_conv.dask
 
-        x, arguments = self.x.array(), made(self.arguments)
-        whole = implicit_conv if self.function in CONVOLUTIONS else scipy.ndimage
-        name = "x" if self.function in CONVOLUTIONS else "input"
+        data, arguments = turn.data(self.x), made(self.arguments)
+        is_convolution = self.function in CONVOLUTIONS
+        whole = implicit_conv if is_convolution else scipy.ndimage
+        x = data.array()
+        if self.mask != "none":
+            x[self._masked(x)] = 0
+        name = "x" if is_convolution else "input"
         expected = outcome(getattr(whole, self.function), {name: x, **arguments})
-        given = File(x) if self.source == "file" else x
-        lazy = dask.array.from_array(given, chunks=self.chunks, name=False)
-        lazy = lazy + 0 if self.source == "steps" else lazy
-        function = getattr(implicit_conv.dask, self.function)
-        found = outcome(self._computed, {"function": function, "lazy": lazy, "rest": arguments})
-        for result, own in compared(expected, found):
-            check_bits(result, own)
+        # Chunks are computed by this thread: those that others make would not be guarded.
+        with turn.settings(), self.turns.guarded():
+            given = turn.placed({"x": data.array()}, before)
+            rest = {"function": getattr(implicit_conv.dask, self.function), "rest": arguments}
+            compute = partial(self._computed, lazy=lambda: self._lazy(given["x"]), **rest)
+            if is_convolution:
+                compute = partial(watch.call, "dask", compute, COMPILED)
+            found = outcome(compute, {})
+        if self.mask in ("none", "filled") or type(found.error) is not DTypeError:
+            for result, own in compared(expected, found):
+                check_bits(result, own)
+        forget(given)
+        return given
 
-    def _computed(self, function: Callable[..., Any], lazy: Any, rest: dict[str, Any]) -> Array:
-        y = function(lazy, **rest)
+    def _masked(self, x: Any) -> Any:
+        """Which elements are masked."""
+        return np.random.default_rng(self.x.seed).random(x.shape) < 0.5
+
+    def _lazy(self, x: Array) -> Any:
+        """The array of dask."""
+        import dask.array
+
+        from_array = partial(dask.array.from_array, chunks=self.chunks, name=False)
+        if self.mask == "of chunks":
+            masks = from_array(self._masked(x))
+            meta = np.empty((0,) * x.ndim, x.dtype)
+            return dask.array.map_blocks(np.ma.masked_array, from_array(x), masks, meta=meta)
+        given: Any = x
+        if self.mask != "none":
+            given = np.ma.masked_array(x, self._masked(x))
+        if self.mask == "filled":
+            return dask.array.ma.filled(from_array(given), 0)
+        if self.mask == "of a file":
+            return from_array(File(given), asarray=False)
+        lazy = from_array(File(x) if self.source == "file" and self.mask == "none" else given)
+        return lazy + 0 if self.source == "steps" else lazy
+
+    def _computed(
+        self, function: Callable[..., Any], lazy: Callable[[], Any], rest: dict[str, Any]
+    ) -> Array:
+        y = function(lazy(), **rest)
         whole: Array = y.compute(scheduler="synchronous")
         if y.shape != whole.shape or y.dtype != whole.dtype:
             raise DifferenceError(f"{whole.dtype} {whole.shape} was declared as {y}")
@@ -106,7 +168,9 @@ class Call:
 
 def draw(dice: Dice) -> Call:
     """A call of any function."""
-    return _convolution(dice) if dice.happens(2) else _filter(dice)
+    call = _convolution(dice) if dice.happens(2) else _filter(dice)
+    mask = dice.pick(*MASKS) if dice.happens(6) else "none"
+    return replace(call, mask=mask, turns=draw_turns(dice))
 
 
 def _parts(dice: Dice, size: int) -> tuple[int, ...]:

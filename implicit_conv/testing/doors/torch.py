@@ -26,7 +26,9 @@ import numpy as np
 from implicit_conv.testing import Array
 from implicit_conv.testing.doors.data import DifferenceError, check_close
 from implicit_conv.testing.doors.operator import by_operator
+from implicit_conv.testing.doors.turns import Turns
 from implicit_conv.testing.families import Dice
+from implicit_conv.testing.trial import SIDES
 from implicit_conv.testing.ways import FIRST, TIMES, Watch, noted
 
 REQUIRED = {"torch": "torch>=2.13"}
@@ -108,11 +110,16 @@ class Use:
             channels, filters = filters, channels
         x = _integers((self.size[0], channels, *self.size[1:]), seed).to(dtype)
         if self.last:
-            x = x.movedim(1, -1).contiguous().movedim(-1, 1)
+            x = x.movedim(1, -1).contiguous()
+        if watch is not None:
+            x = _placed(x)
+        if self.last:
+            x = x.movedim(-1, 1)
         bias = None
         if self.bias != "none":
             step = 2 if self.bias == "strided" else 1
-            bias = _integers((step * filters,), seed + 2).to(dtype)[::step]
+            bias = _integers((step * (filters - 1) + 1,), seed + 2).to(dtype)
+            bias = (bias if watch is None else _placed(bias))[::step]
         convolve = getattr(torch.nn.functional, self.function)
         if self.by_operator and watch is not None:
             convolve = partial(by_operator, transposed=is_transposed)
@@ -176,7 +183,8 @@ Action = Use | Write | Threads | Fork | Switch
 @dataclass(frozen=True)
 class Program:
     """Actions on parameters of one dtype, of `elements` each; filters that are not written are
-    packed where that is possible, if it `packs` them, and else where it is worth it.
+    packed where that is possible, if it `packs` them, and else where it is worth it. On the side
+    `guard` of what this thread makes, x, filters and biases, there are inaccessible pages.
     """
 
     dtype: str
@@ -184,6 +192,7 @@ class Program:
     seed: int
     actions: tuple[Action, ...]
     packs: bool = True
+    guard: str = ""
 
     @property
     def function(self) -> str:
@@ -218,7 +227,7 @@ class Program:
             clear_plan_cache()
             door.enable(KEPT, choose="always")
             try:
-                with _watched() as watch:
+                with _watched() as watch, Turns(guard=self.guard).guarded():
                     found = _Run(self, getattr(torch, self.dtype), watch).results()
             finally:
                 door.disable()
@@ -276,7 +285,8 @@ class _Run:
         return torch.nn.Parameter(self._line(seed), requires_grad=False)
 
     def _line(self, seed: int) -> Any:
-        return _integers((self._program.elements,), seed).to(self._dtype)
+        line = _integers((self._program.elements,), seed).to(self._dtype)
+        return _placed(line) if self._is_on else line
 
     def results(self) -> list[Array]:
         """What all uses come to, in their order."""
@@ -407,6 +417,14 @@ def _integers(shape: tuple[int, ...], seed: int) -> Any:
     return torch.from_numpy(np.random.default_rng(seed).integers(-2, 3, shape).astype(np.float64))
 
 
+def _placed(tensor: Any) -> Any:
+    """A contiguous tensor in memory of numpy, which may be guarded."""
+    import torch
+
+    memory = np.empty(tensor.numel() * tensor.element_size(), np.uint8)
+    return torch.from_numpy(memory).view(tensor.dtype).view(tensor.shape).copy_(tensor)
+
+
 def _array(tensor: Any) -> Array:
     found: Array = tensor.double().numpy()
     return found
@@ -440,7 +458,8 @@ def draw(dice: Dice) -> Program:
     if dice.happens(8):
         drawn.append(Fork(_use(dice, rank, width, gradients=dice.happens(3))))
     seed, packs = dice.number(0, 1 << 30), dice.happens(2)
-    return Program(dtype, width * width * 9, seed, tuple(drawn), packs)
+    guard = dice.pick(*SIDES) if dice.happens(3) else ""
+    return Program(dtype, width * width * 9, seed, tuple(drawn), packs, guard)
 
 
 def _use(
