@@ -213,11 +213,9 @@ def rows_cycles(g: Geometry, height: int, vectors: int) -> float:
     register tile has few sums.
     """
     wide = plane_tile_vectors(height)
-    whole, rest = divmod(vectors, wide)
-    narrow = int(rest == 1)
-    sums = [height * wide] * (whole + (rest > narrow)) + [height] * narrow
-    taps = sum(max(count * TAP_CYCLES, FMA_LATENCY) for count in sums) * schedule.taps(g)
-    return taps + height * vectors * VECTOR_CYCLES
+    tap = max(height * wide * TAP_CYCLES, FMA_LATENCY)
+    taps = schedule.ceil_div(vectors, wide) * schedule.taps(g) * tap
+    return float(taps + height * vectors * VECTOR_CYCLES)
 
 
 def channel_chunk(g: Geometry, threads: int) -> int:
