@@ -17,6 +17,7 @@ from typing import TypeVar, get_args
 import numpy as np
 
 from implicit_conv.cpu.candidates.phrases import count
+from implicit_conv.cpu.machine.arch import cpu_arch
 from implicit_conv.errors import PlanError, UsageError
 from implicit_conv.problem.options import (
     ACTIVATIONS,
@@ -89,6 +90,11 @@ class Deck:
         The values of `Trial.guard`, which trials have in turns.
     methods : tuple of str
         The methods that compute all trials, of `methods.NAMES`; any if there are none.
+
+    Raises
+    ------
+    UsageError
+        This CPU lacks what one of the methods needs.
     """
 
     def __init__(
@@ -98,6 +104,9 @@ class Deck:
         guards: tuple[str, ...] = ("",),
         methods: tuple[str, ...] = (),
     ) -> None:
+        for name in methods:
+            if lack := NAMES[name].lack(cpu_arch()):
+                raise UsageError(f"{name} computes nothing here: {lack}; ask for other methods")
         self._seed, self._threads, self._guards, self._methods = seed, threads, guards, methods
         self._number = 0  # of the next kind
         self.coverage, self.ways = Coverage(), Kinds()
@@ -148,6 +157,8 @@ def trial_of(kind: Kind, trial: Trial, dice: Dice, threads: int) -> Trial:
         times=dice.pick(*TIMES) if dice.happens(4) else 1,
         change=dice.pick(*CHANGES),
     )
+    if common.times > 1 and dice.happens(2):  # other storages are converted at each call
+        common = replace(common, storages=("contiguous",) * 3, out=common.out and "contiguous")
     if dice.happens(5):
         common = replace(common, prepared=True, unbatched=False, out=common.out or "contiguous")
     if not trial.made.epilogue:

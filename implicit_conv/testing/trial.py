@@ -63,7 +63,7 @@ class Trial:
     values : one of VALUES
         "integers" have exact sums, and "subnormal" ones are integers times a subnormal number.
     seed : int
-        It decides the values.
+        It decides the values, and by which axes arrays are strided.
     activation, precision, algorithm, out_dtype
         As in `conv2d`. A trial that the algorithm refuses passes.
     method : str
@@ -90,6 +90,8 @@ class Trial:
         The end of all memory that touches an inaccessible page: one of SIDES, or "".
     times : int
         How often it is called, with new values in new arrays.
+    number : int
+        Which of its calls it is, from 0 on; see `turn`.
     change : one of CHANGES
         What another call is like that is made after half of the calls.
     prepared : bool
@@ -119,13 +121,16 @@ class Trial:
     subnormals: Literal["keep", "flush"] = "keep"
     guard: str = ""
     times: int = 1
+    number: int = 0
     change: str = "none"
     prepared: bool = False
     numbers: bool = False
 
     def turn(self, number: int) -> Trial:
-        """One of its calls: the one of this number, from 0 on."""
-        one = replace(self, seed=self.seed + number, times=1)
+        """One of its calls: the one of this number, whose arrays are stored like those of the
+        others.
+        """
+        one = replace(self, number=number, times=1)
         if self.prepared or number != max(1, self.times // 2):
             return one
         return replace(one, **_differences(self))
@@ -279,7 +284,8 @@ class Inputs(NamedTuple):
 
 def inputs(trial: Trial) -> Inputs:
     """The arrays of a trial, all with a batch axis, in the layout of its case."""
-    case, rng = trial.case, np.random.default_rng(trial.seed)
+    case, rng = trial.case, np.random.default_rng(trial.seed + trial.number)
+    places = np.random.default_rng(trial.seed)
     shapes = [case.shapes[role] for role in trial.roles]
     first = _values(trial, rng, shapes[0], case.dtype)
     second = _values(trial, rng, shapes[1], case.w_dtype or case.dtype)
@@ -289,16 +295,18 @@ def inputs(trial: Trial) -> Inputs:
         if trial.values == name and array.size:
             at = rng.integers(array.size, size=3)
             array.flat[at] = rng.choice([np.nan, np.inf, -np.inf], size=3)
-    first = stored(arranged(case, trial.roles[0], first), trial.storages[0], rng)
+    first = stored(arranged(case, trial.roles[0], first), trial.storages[0], places)
     second = arranged(case, trial.roles[1], second)
     if trial.made.operands[1]:
-        second = stored(second, trial.storages[1], rng)
+        second = stored(second, trial.storages[1], places)
     else:
         second = arranged(case, "w", window_filter(case))
-    return Inputs(first, second, *_epilogue(trial, rng))
+    return Inputs(first, second, *_epilogue(trial, rng, places))
 
 
-def _epilogue(trial: Trial, rng: np.random.Generator) -> tuple[Array | None, ...]:
+def _epilogue(
+    trial: Trial, rng: np.random.Generator, places: np.random.Generator
+) -> tuple[Array | None, ...]:
     """Scale, bias and residual."""
     case, result = trial.case, trial.made.result
     filters = case.shapes[result][1]
@@ -316,7 +324,7 @@ def _epilogue(trial: Trial, rng: np.random.Generator) -> tuple[Array | None, ...
     if trial.added:
         dtype = trial.y_dtype if trial.is_integer else case.dtype
         added = arranged(case, result, _numbers(trial, rng, case.shapes[result], dtype))
-        residual = stored(added, trial.storages[2], rng)
+        residual = stored(added, trial.storages[2], places)
     return scale, bias, residual
 
 

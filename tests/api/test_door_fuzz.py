@@ -6,6 +6,7 @@ import signal as signals
 import time
 from collections import Counter
 from dataclasses import dataclass
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -188,9 +189,28 @@ def order_of_buffers(monkeypatch):
     cache.clear()
 
 
+def the_faster_method(monkeypatch):
+    """An FFT takes less time where scipy sums directly, and spreads what is not finite."""
+    from implicit_conv.signal import choice, convolutions
+
+    def method_of(*arrays):
+        return "direct" if choice.is_direct_faster(*arrays, overlapping=False) else "fft"
+
+    monkeypatch.setattr(convolutions, "method_of", method_of)
+
+
+def scipys_first_call(monkeypatch):
+    """The first call of a small image is scipy's in every precision, as if all had its bits."""
+    from implicit_conv.ndimage import calls
+
+    monkeypatch.setattr(calls, "STRICT", mock.ANY)
+
+
 PLANTS = [
     ("signal", exchanged_operands, "DifferenceError"),  # also where a warning is missing
+    ("signal", the_faster_method, "should be"),
     ("ndimage", equal_weights, "should be"),
+    ("ndimage", scipys_first_call, "should be"),
     ("dask", unknown_modes, "KeyError"),
     ("dask", chunks_of_one_run, "should be"),
     ("dask", order_of_buffers, "should be"),

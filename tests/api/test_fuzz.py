@@ -13,6 +13,8 @@ import pytest
 
 import implicit_conv
 from implicit_conv import config
+from implicit_conv.cpu.machine.arch import cpu_arch
+from implicit_conv.cpu.run import repeated
 from implicit_conv.problem import reference
 from implicit_conv.problem.options import PADDING_MODES
 from implicit_conv.testing import Case, draw
@@ -26,6 +28,15 @@ from implicit_conv.testing.methods import NAMES, chosen, offered
 from implicit_conv.testing.operators import OPERATORS, function
 from implicit_conv.testing.storage import STORAGES, WRITABLE, stored
 from implicit_conv.testing.trial import VALUES, Trial, WrongResultError
+from implicit_conv.testing.ways import (
+    COMPILED,
+    FIRST,
+    KEPT,
+    PREPARED,
+    PREPARED_COMPILED,
+    TIMES,
+    Kinds,
+)
 
 ROOT = Path(__file__).parents[2]
 DENSE = Case(N=2, C=5, K=20, size=(6, 9), padding=((1, 1), (1, 1)))
@@ -131,11 +142,27 @@ def test_every_value_of_every_dimension_is_dealt():
     assert all(f" {name} " in words for names in DIMENSIONS.values() for name in names)
 
 
-@pytest.mark.parametrize("name", NAMES)
+def method_here(name):
+    """A method's name; its test is skipped if this CPU lacks what the method needs."""
+    lack = NAMES[name].lack(cpu_arch())
+    return pytest.param(name, marks=pytest.mark.skipif(bool(lack), reason=lack))
+
+
+@pytest.mark.parametrize("name", [*map(method_here, NAMES)])
 def test_trials_restricted_to_a_method_are_computed_by_it(name):
     plans = [drawn.plan() for drawn in dealt(1, methods=(name,))[0]]
     assert all(name in chosen(plan) or name not in offered(plan) for plan in plans)
     assert sum(name in chosen(plan) for plan in plans) > len(plans) / 2
+
+
+def test_a_method_that_this_cpu_lacks_is_refused(monkeypatch, capsys):
+    narrow = replace(cpu_arch(), vector_bits=128, bfloat16="widen")
+    monkeypatch.setattr(draw, "cpu_arch", lambda: narrow)
+    for name, words in (("window-gemm", "dot products"), ("planar-weight-grad", "masked loads")):
+        with pytest.raises(SystemExit) as ended:
+            main(["fuzz", "--method", name, "--seconds", "1"])
+        assert ended.value.code == 2
+        assert re.search(f"{name} computes nothing here: .*{words}.*; ", capsys.readouterr().err)
 
 
 def test_a_method_of_which_nothing_is_drawn_ends_the_run(monkeypatch, capsys):
@@ -273,6 +300,26 @@ def test_settings_of_the_caller_do_not_count():
 
 def test_a_drawn_trial_is_repeated_by_its_program(capsys):
     exec(program(Deck(0, 2).deal()[1][5]), {})
+
+
+@pytest.mark.slow
+def test_a_fixed_list_of_trials_takes_each_way():
+    """The first trials of 30 kinds, called 1, 2, 3, 4, 33 and 40 times, and one 40 times by the
+    function and by a plan, as compiled code makes them.
+    """
+    repeated._compiled()  # which another thread would load else, meanwhile
+    deck, kinds = Deck(45, 2), Kinds()
+    for _ in range(30):
+        trials = deck.deal()[1]
+        listed = [replace(one, times=n) for one, n in zip(trials, TIMES, strict=False)]
+        plain = replace(trials[0], times=40, storages=("contiguous",) * 3, out="", change="none")
+        plain = replace(plain, scaled=False, prepared=False, packed=False, method="")
+        listed += plain, replace(plain, packed=plain.made.planned)
+        kinds.add(map(check, listed))
+    ways = [f"{who}: {way}" for who in ("function", "plan") for way in (FIRST, KEPT, COMPILED)]
+    ways += [f"plan.prepare: {way}" for way in (PREPARED, PREPARED_COMPILED)]
+    few = {way: kinds.counts[way] for way in ways if kinds.counts[way] < 5}
+    assert not few, kinds.table()
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from processes import output_of
 from sampling import count, sampled
+from ways import OTHER_BITS
 
 import implicit_conv as ic
 from implicit_conv.cpu.engines import engine
@@ -52,17 +53,25 @@ for case, plan, before, packed in found:
     print(outcome)
 """
 NARROW = {"NUMBA_CPU_NAME": "generic"}
+
+
+def move(there, here, bits):
+    """Settings of two processes, of which one has vectors of fewer than `bits` bits."""
+    reason = f"the settings need vectors of {bits} bits to differ"
+    skip = pytest.mark.skipif(cpu_arch().vector_bits < bits, reason=reason)
+    return pytest.param(there, here, marks=skip)
+
+
 # In the first pair a plan with dot products of bfloat16 ended a process without them.
 MOVES = [
-    ({}, {"NUMBA_ENABLE_AVX": "0"}),
-    ({}, NARROW),
-    ({}, {"NUMBA_CPU_FEATURES": "+avx2,+fma", **NARROW}),
-    (NARROW, {}),
+    move({}, {"NUMBA_ENABLE_AVX": "0"}, 512),
+    move({}, NARROW, 256),
+    move({}, {"NUMBA_CPU_FEATURES": "+avx2,+fma", **NARROW}, 512),
+    move(NARROW, {}, 256),
 ]
 
 
 @sampled
-@pytest.mark.skipif(cpu_arch().vector_bits < 512, reason="the settings need AVX-512 to differ")
 @pytest.mark.parametrize(("there", "here"), MOVES[: count(1, len(MOVES))], ids=str)
 def test_a_plan_runs_on_another_cpu(tmp_path, there, here):
     dtypes = ("bfloat16", "float16", "float32")
@@ -77,7 +86,7 @@ def plan():
 
 @pytest.mark.parametrize("clone", CLONES)
 def test_copies_in_one_process_are_equal(plan, clone):
-    other = replace(cpu_arch(), vector_bits=256, tile_pixels=6, bfloat16="widen")
+    other = replace(cpu_arch(), vector_bits=OTHER_BITS, tile_pixels=6, bfloat16="widen")
     for made in (plan, plan_of(Case(C=64, K=64), other)):  # of this CPU, and of another one
         assert clone(made) == made
         assert clone(made).engine is not made.engine or clone is copy.copy
@@ -86,7 +95,12 @@ def test_copies_in_one_process_are_equal(plan, clone):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"vector_bits": 256, "tile_pixels": 6, "bfloat16": "widen", "rounds_bfloat16": False},
+        {
+            "vector_bits": OTHER_BITS,
+            "tile_pixels": 6,
+            "bfloat16": "widen",
+            "rounds_bfloat16": False,
+        },
         {"fma": not cpu_arch().fma},
         {"f16c": not cpu_arch().f16c},
         {"l2_bytes": 100 << 10},

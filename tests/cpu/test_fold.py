@@ -203,9 +203,9 @@ def test_memory_is_limited(folds):
     assert len(folds) == 1
     with pytest.raises(ic.PlanError, match="needs at least"):
         plan_and_arrays(max_workspace=1)
-    smaller, *_ = plan_and_arrays(max_workspace=7600)
+    smaller, *_ = plan_and_arrays(max_workspace=least - 1)
     assert "one GEMM of all taps" not in smaller.explain()
-    assert smaller.peak_bytes - 4 * y.size <= 7600
+    assert smaller.peak_bytes - 4 * y.size < least
     np.testing.assert_array_equal(smaller(x, w), y)
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from ways import needs_quads
 
 from implicit_conv import cache
 from implicit_conv.cpu.candidates.candidate import Candidate
@@ -179,6 +180,7 @@ def test_a_kernel_that_reads_one_pixel_too_far_is_seen(monkeypatch):
     assert ending(replace(CONV, guard="end")) == signal.SIGSEGV
 
 
+@needs_quads
 @pytest.mark.parametrize("side", SIDES)
 def test_bytes_read_in_place_around_padding_are_seen(side, monkeypatch):
     """Their signs are inverted, so that taps on padding cannot be skipped."""

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from sampling import examples
+from ways import OTHER_BITS
 
 from implicit_conv import ShapeError, config, plan_conv2d
 from implicit_conv.cpu.candidates.tiling import Tiling
@@ -158,8 +159,8 @@ def a_choice_apart():
     few = {"elements": FEW}
     yield pair("filters", Gemm, DENSE, replace(DENSE, K=41))
     yield pair("groups", Gemm, DENSE, grouped, few, few)
-    yield pair("vector bits", Gemm, DENSE, DENSE, {}, {"bits": 256})
-    yield pair("vector bits", Winograd, DENSE, DENSE, {}, {"bits": 256})
+    yield pair("vector bits", Gemm, DENSE, DENSE, {}, {"bits": OTHER_BITS})
+    yield pair("vector bits", Winograd, DENSE, DENSE, {}, {"bits": OTHER_BITS})
     yield pair("blocks", Depthwise, DEPTHWISE, DEPTHWISE, *blocks)
     yield pair("blocks", SmallGroups, GROUPED, GROUPED, *blocks)
     few_channels = replace(GROUPED, C=2)
@@ -215,7 +216,7 @@ def images(draw, base):
             dilation=draw(st.sampled_from([(1, 1), (1, 1), (2, 1), (1, 3)])),
             padding=((2, 2), (3, 3)),
         )
-    machines = [{}, {}, {"bits": 256}]
+    machines = [{}, {}, {"bits": OTHER_BITS}]
     if cpu_arch(1).bfloat16 != "widen":
         machines.append({"bfloat16": "pairs"})
     if cpu_arch(1).int8 != "widen":

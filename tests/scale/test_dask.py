@@ -367,6 +367,6 @@ def test_each_name_of_the_door_is_the_function_of_that_name():
     assert {name: value.__name__ for name, value in functions.items()} == {
         name: name for name in functions
     }
-    assert len(functions) == 19
+    assert len(functions) == 24
     assert pickle.loads(pickle.dumps(functions)) == functions  # by their public names
     assert "residual" not in inspect.signature(implicit_conv.dask.conv2d).parameters

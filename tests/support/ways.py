@@ -18,6 +18,7 @@ from implicit_conv.cpu.machine.arch import (
 
 INSTRUCTIONS = {"amx": "AMX_BF16", "matrices": "BFMMLA", "pairs": "AVX512_BF16 or BFDOT"}
 NARROW = {"256 bits": 256, "128 bits": 128}  # vectors that any x86 CPU with wider ones has too
+OTHER_BITS = 128 if cpu_arch().vector_bits == 256 else 256  # of vectors, but not this machine's
 _HAD = bfloat16_ways(cpu_features())
 
 

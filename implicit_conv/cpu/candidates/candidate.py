@@ -281,6 +281,11 @@ class Method(ABC):
         return ""
 
     @classmethod
+    def lack(cls, arch: CpuArch) -> str:
+        """Why the method computes no problem at all on such a CPU, or an empty string."""
+        return ""
+
+    @classmethod
     @abstractmethod
     def candidates(
         cls, problem: Problem, arch: CpuArch, request: Request

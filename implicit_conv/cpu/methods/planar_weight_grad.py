@@ -70,11 +70,17 @@ class PlanarWeightGrad(GradientMethod):
         return "contiguous pixels of the rows of x and dy"
 
     @classmethod
+    def lack(cls, arch: CpuArch) -> str:
+        """Vectors at the sides of rows are masked."""
+        missing = arch.vector_bits < MASKED_BITS
+        return "it needs masked loads, which neither SSE nor NEON has" * missing
+
+    @classmethod
     def candidates(
         cls, problem: Problem, arch: CpuArch, request: Request
     ) -> Iterator[Candidate | Refusal]:
         """One candidate, if the filters are depthwise."""
-        reason = refusal(problem, arch)
+        reason = cls.lack(arch) or refusal(problem)
         if reason:
             yield Refusal(cls.name, reason)
             return
@@ -121,10 +127,8 @@ class PlanarWeightGrad(GradientMethod):
         }
 
 
-def refusal(problem: Problem, arch: CpuArch) -> str:
+def refusal(problem: Problem) -> str:
     """Why the method cannot run, or an empty string."""
-    if arch.vector_bits < MASKED_BITS:
-        return "it needs masked loads, which neither SSE nor NEON has"
     step = problem.stride[-1]
     if not problem.groups == problem.C == problem.K > 0:
         return "it needs one channel and one filter per group"

@@ -62,13 +62,18 @@ class WindowGemm(Gemm):
     order = "windows"  # pairs of neighbouring elements of a window, which may belong to two pixels
 
     @classmethod
+    def lack(cls, arch: CpuArch) -> str:
+        """Pairs are what dot products multiply."""
+        return "the CPU has no dot products of bfloat16" * (arch.bfloat16 == "widen")
+
+    @classmethod
     def candidates(
         cls, problem: Problem, arch: CpuArch, request: Request
     ) -> Iterator[Candidate | Refusal]:
         """One candidate, where windows leave fewer halves of pairs empty than pixels."""
         if request.gemm_algorithm(problem) != "implicit_gemm":
             return
-        reason = refusal(problem, arch)
+        reason = cls.lack(arch) or refusal(problem)
         if reason:
             yield Refusal(cls.name, reason)
             return
@@ -144,11 +149,9 @@ class WindowGemm(Gemm):
         return [moved(load) for load in super().as_problem(c, loads)]
 
 
-def refusal(problem: Problem, arch: CpuArch) -> str:
+def refusal(problem: Problem) -> str:
     """Why windows gain nothing or cannot be loaded, or an empty string."""
     channels, taps = problem.C, problem.kernel[-1]
-    if arch.bfloat16 == "widen":
-        return "the CPU has no dot products of bfloat16"
     plain = problem.channels_last and problem.groups == 1 and problem.padding_mode == "zeros"
     if not plain or not is_gapless(problem):
         return (

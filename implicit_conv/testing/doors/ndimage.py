@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
@@ -13,12 +13,22 @@ import numpy as np
 
 import implicit_conv
 from implicit_conv.testing import Array
-from implicit_conv.testing.doors.data import Data, check_bits, check_close, compared, made, outcome
+from implicit_conv.testing.doors.data import (
+    Data,
+    Outcome,
+    check_bits,
+    check_close,
+    compared,
+    made,
+    outcome,
+)
+from implicit_conv.testing.doors.turns import ONCE, Turn, Turns, draw_turns, forget
 from implicit_conv.testing.families import Dice
 from implicit_conv.testing.storage import STORAGES
-from implicit_conv.testing.trial import SIDES
+from implicit_conv.testing.ways import FIRST, KEPT, Watch, noted
 
 CLOSE = 64 * 2.0**-24  # sums of so many float32 products, relative to those of the largest elements
+STEPS, RANKED = "steps, kept", "ranks, kept"
 REQUIRED = {"scipy": "scipy>=1.11"}
 DTYPES = (*"?bBhHiIlLqQ", "float16", "longdouble", "complex64", *["f", "d"] * 4)
 MODES = ("reflect", "mirror", "nearest", "wrap", "constant")
@@ -82,10 +92,10 @@ class Call:
         The array that the result is written to.
     tile : int
         Bytes of a row of the tiles into which the image is cut, about; 0 for the usual ones.
-    precision : "strict" or "standard"
-        Results of the second one are close to scipy's.
-    guard : one of SIDES, or ""
-        The side of all memory on which there are inaccessible pages.
+    precision : "strict", "standard" or "fast"
+        Results of the others are close to scipy's, and equal calls have equal bits.
+    turns : Turns
+        Each call has another image. The last one has that of the first again, unless it is strict.
     """
 
     function: str
@@ -95,46 +105,78 @@ class Call:
     target: str = ""
     tile: int = 0
     precision: str = "strict"
-    guard: str = ""
+    turns: Turns = ONCE
 
-    def check(self) -> None:
-        """Compare the result with scipy's.
+    def check(self) -> tuple[str, ...]:
+        """Compare the results with scipy's.
+
+        Returns
+        -------
+        ways : names
+            Those that calls took.
 
         Raises
         ------
         DifferenceError
             An element, a shape, a dtype or the type of an error differs, or the image was changed.
         """
-        import scipy.ndimage
-
-        from implicit_conv import ndimage
         from implicit_conv.cache import IMAGES
         from implicit_conv.cpu.engines import image_filters, image_rows
         from implicit_conv.ndimage import calls, rank_worth, worth
-        from implicit_conv.testing.guard import guarded
 
         always: Callable[..., bool] = lambda *_: True  # noqa: E731
-        expected, _ = self._outcome(scipy.ndimage)
+        large = 0 if self.turns.times == 1 else calls.LARGE  # which first calls are looked at
+        results: list[tuple[Array, ...]] = []
+        given: dict[str, Any] = {}
         with (
             mock.patch.object(worth, "pays", always),
-            mock.patch.object(calls, "LARGE", 0),
+            mock.patch.object(calls, "LARGE", large),
             mock.patch.multiple(rank_worth, box=always, wide=always, along=always, ranked=always),
             mock.patch.object(image_filters, "PRODUCTS_PER_THREAD", 1),
             mock.patch.multiple(image_rows, **_cut(self.tile)),
             implicit_conv.config(num_threads=2),
-            guarded(self.guard) if self.guard else nullcontext(),
+            self.turns.guarded(scratch=True),
+            _watched() as watch,
         ):
             IMAGES.clear()
-            options = {} if self.precision == "strict" else {"precision": self.precision}
-            found, image = self._outcome(ndimage, **options)
+            for turn in self.turns.each():
+                given, found = self._check(turn, given, watch)
+                results.append(found)
+            if self.precision != "strict" and self.turns.times > 1:
+                _, found = self._check(Turn(0, "none"), {}, watch)
+                for first, last in zip(results[0], found, strict=True):
+                    check_bits(first, last)
             IMAGES.clear()
+        return tuple(watch.taken)
+
+    def _check(
+        self, turn: Turn, before: Mapping[str, Any], watch: Watch
+    ) -> tuple[dict[str, Any], tuple[Array, ...]]:
+        """Make one call, and return its arrays, which nothing reads any more, and its results."""
+        import scipy.ndimage
+
+        from implicit_conv import ndimage
+
+        one = replace(self, image=turn.data(self.image))
+        expected = one._outcome(scipy.ndimage, one._arrays())
+        options = {} if self.precision == "strict" else {"precision": self.precision}
+        given = one._arrays()
+        if self.target not in IN_PLACE:
+            given = turn.placed(given, before)
+        with turn.settings():
+            found = watch.call(
+                "ndimage", lambda: one._outcome(ndimage, given, **options), "scipy's own code"
+            )
         for result, own in compared(expected, found):
             if self.precision == "strict":
                 check_bits(result, own)
             else:
-                self._check_close(result, own)
+                one._check_close(result, own)
         if self.target not in IN_PLACE:
-            check_bits(self.image.array(), image)
+            check_bits(one.image.array(), given["input"])
+        results = tuple(result.copy() for result in found.results)
+        forget(given)
+        return given, results
 
     def _check_close(self, expected: Array, found: Array) -> None:
         """Compare the sums of a precision that has not scipy's bits."""
@@ -147,36 +189,60 @@ class Call:
         largest = max(abs(self.image.array()).max(initial=0), abs(self.arguments.get("cval", 0.0)))
         check_close(expected, found, CLOSE * gain * float(largest))
 
-    def _outcome(self, module: Any, **options: Any) -> tuple[Any, Array]:
-        """(the outcome with a module's function, the image afterwards)."""
-        image, output = self._arrays()
+    def _outcome(self, module: Any, arrays: Mapping[str, Any], **options: Any) -> Outcome:
+        """The outcome with a module's function."""
         arguments = made(self.arguments) | options
         if self.function in GENERIC:
             name = GENERIC[self.function]
             arguments[name] = getattr(module, arguments[name])
-        found = outcome(
-            getattr(module, self.function), {"input": image, "output": output, **arguments}
-        )
-        if found.error is None and isinstance(output, np.ndarray):
-            found = replace(found, results=(output,))
-        return found, image
+        found = outcome(getattr(module, self.function), {**arrays, **arguments})
+        if found.error is None and isinstance(arrays["output"], np.ndarray):
+            found = replace(found, results=(arrays["output"],))
+        return found
 
-    def _arrays(self) -> tuple[Array, Any]:
+    def _arrays(self) -> dict[str, Any]:
         """The image, and the output."""
         image = self.image.array()
-        if not self.target:
-            return image, None if self.output is None else np.dtype(self.output)
+        output: Any = None if self.output is None else np.dtype(self.output)
         if self.target == "same":
-            return (image.copy(),) * 2
-        if self.target == "overlapping" and image.ndim:
+            image = output = image.copy()
+        elif self.target == "overlapping" and image.ndim:
             rows = np.zeros((len(image) + 1, *image.shape[1:]), image.dtype)
             rows[:-1] = image
-            return rows[:-1], rows[1:]
-        dtype = self.output or self.image.dtype
-        if self.target == "misshapen":
-            return image, np.zeros([size + 1 for size in image.shape], dtype)
-        storage = self.target if image.ndim and self.target in STORAGES else "contiguous"
-        return image, replace(Data(image.shape, dtype, 0), storage=storage).array()
+            image, output = rows[:-1], rows[1:]
+        elif self.target:
+            dtype = self.output or self.image.dtype
+            storage = self.target if image.ndim and self.target in STORAGES else "contiguous"
+            output = replace(Data(image.shape, dtype, 0), storage=storage).array()
+            if self.target == "misshapen":
+                output = np.zeros([size + 1 for size in image.shape], dtype)
+        return {"input": image, "output": output}
+
+
+@contextmanager
+def _watched() -> Iterator[Watch]:
+    """Note the ways of calls: as one chain, or step by step by scipy's Python code, with launches
+    that are new or kept, as those of filters that order elements are.
+    """
+    from implicit_conv.ndimage import calls, filters, ranks
+
+    watch, call = Watch(), calls.call
+
+    def called(*arguments: Any, **options: Any) -> Any:
+        y = call(*arguments, **options)
+        if y is None:
+            watch.note("")
+        return y
+
+    with (
+        noted(watch, calls, "_kept", KEPT),
+        noted(watch, filters, "run", STEPS),
+        noted(watch, filters, "new_chain", FIRST),
+        noted(watch, ranks, "compute", RANKED),
+        noted(watch, ranks, "_chain", FIRST),
+        mock.patch.object(calls, "call", called),
+    ):
+        yield watch
 
 
 def _cut(tile: int) -> dict[str, Any]:
@@ -220,7 +286,7 @@ def draw(dice: Dice) -> Call:
         output,
         target,
         dice.pick(0, 64, 256),
-        guard=dice.pick(*SIDES) if dice.happens(4) else "",
+        turns=draw_turns(dice),
     )
     return _inexact(dice, call) if dice.happens(4) else call
 
@@ -242,7 +308,12 @@ def _inexact(dice: Dice, call: Call) -> Call:
         arguments["mode"] = "nearest"  # beside the constant truncation may differ by more
     image = replace(call.image, dtype=dtype, special=0, scale=1.0)
     return replace(
-        call, image=image, arguments=arguments, output=None, target="", precision="standard"
+        call,
+        image=image,
+        arguments=arguments,
+        output=None,
+        target="",
+        precision=dice.pick("standard", "fast"),
     )
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -11,8 +14,10 @@ import numpy as np
 
 from implicit_conv.testing import Array
 from implicit_conv.testing.doors.data import Data, check_bits, check_close, compared, made, outcome
+from implicit_conv.testing.doors.turns import ONCE, Turn, Turns, called, draw_turns, forget
 from implicit_conv.testing.families import Dice
 from implicit_conv.testing.storage import STORAGES
+from implicit_conv.testing.ways import COMPILED, Watch, noted, watched
 
 REQUIRED = {"scipy": "scipy>=1.11"}
 DTYPES = ("float32", "float64", "complex64", "complex128")
@@ -25,6 +30,8 @@ FUNCTIONS = (*CONVOLUTIONS, *TWO_AXES, "lfilter", "upfirdn", "resample_poly")
 # Largest difference in units of eps * |x| * |w| (Euclidean norms), which bounds every sum of
 # products. It holds the errors of FFTs and of sums in either order.
 UNITS = 64
+OWN = "scipy's own code"
+TAPS = (400, 2200)  # of filters that scipy sums directly, where an FFT takes less time
 
 
 @dataclass(frozen=True)
@@ -33,43 +40,91 @@ class Call:
 
     function: str
     arguments: dict[str, Any]
+    turns: Turns = ONCE
 
-    def check(self) -> None:
+    def check(self) -> tuple[str, ...]:
         """Compare the results with scipy's.
+
+        Returns
+        -------
+        ways : names
+            Those that calls took.
 
         Raises
         ------
         DifferenceError
             A result, a shape, a dtype or the type of an error differs.
         """
+        from implicit_conv.signal import filters
+
+        given: dict[str, Any] = {}
+        # Signals are short: scipy's upfirdn would be compared with itself.
+        with _watched() as watch, mock.patch.multiple(filters, UPFIRDN=1e3, MOST_STEP=99):
+            for turn in self.turns.each():
+                given = self._check(turn, given, watch)
+        return tuple(watch.taken)
+
+    def _check(self, turn: Turn, before: Mapping[str, Any], watch: Watch) -> dict[str, Any]:
+        """Make one call, and return its arguments, which nothing reads any more."""
         import scipy.signal
 
         from implicit_conv import signal
-        from implicit_conv.signal import filters
 
-        arguments = made(self.arguments)
-        expected = outcome(getattr(scipy.signal, self.function), arguments)
-        # Signals are short: scipy's upfirdn would be compared with itself.
-        with mock.patch.multiple(filters, UPFIRDN=1e3, MOST_STEP=99):
-            found = outcome(getattr(signal, self.function), arguments)
+        data = {
+            name: turn.data(value) if isinstance(value, Data) else value
+            for name, value in self.arguments.items()
+        }
+        plain = made(data)
+        expected = outcome(getattr(scipy.signal, self.function), plain)
+        with turn.settings(), self.turns.guarded():
+            given = turn.placed(made(data), before)
+            call = partial(watch.call, "signal", unseen=OWN)
+            found = outcome(called(getattr(signal, self.function), call), given)
         for result, own in compared(expected, found):
-            if self._transforms and not np.isfinite(result).all():
+            if self._transforms(plain) and not np.isfinite(result).all():
                 continue  # an FFT spreads what is not finite, and a sum does not
             if result.dtype.kind in "fc":
-                check_close(result, own, _bound(result, arguments))
+                check_close(result, own, _bound(result, plain))
             else:
                 check_bits(result, own)
-        for name, given in made(self.arguments).items():
-            check_bits(np.asarray(given), np.asarray(arguments[name]))  # they are not changed
+        for name, value in plain.items():
+            check_bits(np.asarray(value), np.asarray(given[name]))  # they are not changed
+        forget(given)
+        return given
 
-    @property
-    def _transforms(self) -> bool:
-        """Whether scipy may compute it by FFT."""
-        method = self.arguments.get("method", "direct")
+    def _transforms(self, arguments: Mapping[str, Any]) -> bool:
+        """Whether scipy computes it by FFT."""
+        import scipy.signal
+
+        method = arguments.get("method", "direct")
+        if method == "auto":
+            operands = arguments["in1"], arguments["in2"], arguments["mode"]
+            method = scipy.signal.choose_conv_method(*operands)
         return self.function in BY_FFT or method != "direct"
 
 
-def _bound(result: Array, arguments: dict[str, Any]) -> float:
+@contextmanager
+def _watched() -> Iterator[Watch]:
+    """Note the ways of calls; those that come to no convolution of ours are scipy's own."""
+    from implicit_conv.signal import convolutions, filters
+
+    with watched() as watch, noted(watch, filters, "conv1d", COMPILED):
+        ours = tuple(map(partial(_noted, watch), convolutions.CONVOLUTIONS))
+        with mock.patch.object(convolutions, "CONVOLUTIONS", ours):
+            yield watch
+
+
+def _noted(watch: Watch, function: Any) -> Any:
+    """A function that notes that compiled code makes its call, unless Python is seen to."""
+
+    def convolution(*arguments: Any, **options: Any) -> Any:
+        watch.note(COMPILED)
+        return function(*arguments, **options)
+
+    return convolution
+
+
+def _bound(result: Array, arguments: Mapping[str, Any]) -> float:
     """The largest difference of a result of floats."""
     arrays = [value for value in arguments.values() if isinstance(value, np.ndarray) and value.ndim]
     # FFTs compute in the dtype of the operands where that is less precise than the result's.
@@ -80,7 +135,10 @@ def _bound(result: Array, arguments: dict[str, Any]) -> float:
 
 def draw(dice: Dice) -> Call:
     """A call of any function."""
-    return dice.pick(_convolution, _convolution, _two_axes, _filter, _upsampling, _resampling)(dice)
+    make = dice.pick(
+        *(_convolution, _convolution, _long, _two_axes, _filter, _upsampling, _resampling)
+    )
+    return replace(make(dice), turns=draw_turns(dice))
 
 
 def _array(dice: Dice, shape: tuple[int, ...], special: bool = False) -> Data:
@@ -122,6 +180,24 @@ def _convolution(dice: Dice) -> Call:
     elif dice.happens(4):
         arguments["axes"] = dice.pick(dice.number(-rank, rank - 1), tuple(range(rank)))
     return Call(function, arguments)
+
+
+def _long(dice: Dice) -> Call:
+    """Samples, some of which are not finite, by so many taps that an FFT may take less time."""
+    samples, taps = dice.number(1000, 10_000), dice.number(*TAPS)
+    dtype, seed = dice.pick(*DTYPES), dice.number(0, 1 << 31)
+    sizes = dice.pick((samples, taps), (samples, taps), (taps, samples))
+    data = [Data((size,), dtype, seed + 99 * n) for n, size in enumerate(sizes)]
+    if not dice.happens(4):
+        longer = sizes.index(samples)
+        data[longer] = replace(data[longer], special=dice.number(1, 2))
+    arguments = {
+        "in1": data[0],
+        "in2": data[1],
+        "mode": dice.pick(*MODES),
+        "method": dice.pick("auto", "auto", "direct"),
+    }
+    return Call(dice.pick("convolve", "correlate"), arguments)
 
 
 def _two_axes(dice: Dice) -> Call:
