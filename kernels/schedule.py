@@ -224,13 +224,14 @@ def row_halo(g: Geometry, a: int) -> int:
 
 
 def row_needed(g: Geometry, i: int, rows: int, a: int) -> bool:
-    """Whether row i of row phase a is read by any of the `rows` output rows of a tile."""
-    if i < rows:  # the phase's first tap reads it, whose view is not shifted
-        return True
-    for r in range(a + g.phases_h, g.R, g.phases_h):
-        if 0 <= i - tap_shift(r, g.phases_h, g.dilation_h, g.stride_h, UNLIMITED) < rows:
-            return True
-    return False
+    """Whether row i of row phase a is read by any of the `rows` output rows of a tile.
+
+    Each tap of the phase after its first one shifts its view by the same number of rows; the last
+    view that begins at or before row i has it, if any has.
+    """
+    rounds = (g.R - 1 - a) // g.phases_h
+    shift = g.phases_h * g.dilation_h // g.stride_h
+    return i - min(i // max(1, shift), rounds) * shift < rows
 
 
 def column_halo(g: Geometry, b: int) -> int:

@@ -22,6 +22,7 @@ COMMANDS = (
     "run",
     "race",
     "regret",
+    "cliffs",
     "compare",
     "gates",
     "report",

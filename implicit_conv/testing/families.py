@@ -99,6 +99,19 @@ FAMILIES = {
             dilation=dice.pick((1, 1), (1, 1), dice.pair(1, 3)),
         )
     ),
+    "long depthwise": Family(  # filters of several passes, and rows of several blocks of taps
+        lambda dice: Case(
+            groups=dice.number(1, 9),
+            kernel=dice.pick(
+                (1, dice.number(100, 1200)),
+                (dice.number(2, 4), dice.number(100, 300)),
+                (dice.number(9, 150), dice.number(1, 3)),
+            ),
+            stride=dice.pair(1, 2),
+            dilation=dice.pick((1, 1), (1, 1), dice.pair(1, 2)),
+        ),
+        lambda dice, filters: tuple(taps + dice.number(0, 80) for taps in filters.kernel),
+    ),
     "multiplier": Family(
         lambda dice: Case(groups=dice.number(2, 24), K=dice.pick(2, 4, 8), kernel=dice.pair(1, 4))
     ),

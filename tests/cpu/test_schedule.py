@@ -1,6 +1,7 @@
 """The closed forms of the load schedule equal their definitions, buffer by buffer."""
 
 import math
+import sys
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,6 +40,46 @@ def test_rows_that_multiply_the_same_filter_rows(g, p, rows):
 
     alike = [needed(row) == needed(p) for row in range(p, p + rows)]
     assert schedule.rows_alike(g, p, rows) == [*alike, False].index(False)
+
+
+@st.composite
+def row_phases(draw):
+    """A geometry of one filter column, with as many row phases as strides or taps need."""
+    taps, dilation, stride = (draw(st.integers(1, most)) for most in (40, 20, 20))
+    remainders = min(taps, stride // math.gcd(stride, dilation))
+    phases = draw(st.sampled_from([remainders, taps]))
+    sizes = {"R": taps, "dilation_h": dilation, "stride_h": stride, "phases_h": phases}
+    return Geometry(**{**dict.fromkeys(Geometry._fields, 1), **sizes})
+
+
+@examples(500, 5000)
+@given(g=row_phases(), rows=st.integers(1, 20))
+def test_rows_that_a_tile_needs(g, rows):
+    """Image rows by their definition: those that some tap of some output row reads."""
+    read = {p * g.stride_h + r * g.dilation_h for p in range(rows) for r in range(g.R)}
+    found = {
+        schedule.first_row(g, 0, a) + g.pad_h + i * g.stride_h
+        for a in range(g.phases_h)
+        for i in range(rows + schedule.row_halo(g, a))
+        if schedule.row_needed(g, i, rows, a)
+    }
+    assert found == read
+
+
+def test_a_row_of_a_tall_filter_takes_as_many_steps_as_that_of_a_low_one():
+    """Each row of each tile asks; a search among the taps took 30 times the products' time."""
+
+    def steps(taps):
+        g = Geometry(**{**dict.fromkeys(Geometry._fields, 1), "R": taps})
+        found = []
+        sys.settrace(lambda frame, *_: lambda *event: found.append(event))
+        try:
+            schedule.row_needed(g, taps, 1, 0)
+        finally:
+            sys.settrace(None)
+        return len(found)
+
+    assert steps(300) == steps(3)
 
 
 @examples(200, 5000)

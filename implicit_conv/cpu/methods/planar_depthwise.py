@@ -59,6 +59,7 @@ CHANNELS = 64  # channels of a work item at most
 TAP_CYCLES = 0.75  # cycles per vector of pixels and tap
 PHASE_CYCLES = 0.35  # cycles per element of a row that is split into the phases of stride 2
 VECTOR_CYCLES = 3  # fixed cycles per vector of pixels: loop ends and clamp
+ENTRY_CYCLES = 40  # cycles per row of a work item: its entry in the table of loads
 CALL_CYCLES = 30  # fixed cycles per plane: the call of a microkernel
 
 TILE_ROWS = (8, 16, 32, 64, 128)  # output rows of a load tile: choices
@@ -169,7 +170,9 @@ def tilings(
 
 
 def geometries(problem: Problem, arch: CpuArch, near: Near | None = None) -> list[Geometry]:
-    """Tilings of one channel and image into rows whose input fits its share of L1."""
+    """Tilings of one channel and image into rows whose input fits its share of L1; if there are
+    none, into those whose plane fits in L2, where fewer tiles copy fewer rows of x again.
+    """
     _, p, q = problem.output
     choices = TILE_ROWS if near is None else at_least(TILE_ROWS, near.geometry.tile_p)
     extents = {(1, balanced(p, rows), balanced(q, 1024)) for rows in choices}
@@ -181,8 +184,11 @@ def geometries(problem: Problem, arch: CpuArch, near: Near | None = None) -> lis
     sizes = [
         PlanarDepthwiseLayout(g, problem.itemsize, lanes).scratch(packs=False).buffer for g in found
     ]
-    fitting = [g for g, size in zip(found, sizes, strict=True) if size <= PLANE_BYTES]
-    return fitting or found[:1]
+    for limit in PLANE_BYTES, 2 * arch.l2_bytes:
+        fitting = [g for g, size in zip(found, sizes, strict=True) if size <= limit]
+        if fitting:
+            return fitting
+    return found[:1]
 
 
 def estimate(problem: Problem, arch: CpuArch, g: Geometry) -> Estimate:
@@ -202,10 +208,13 @@ def estimate(problem: Problem, arch: CpuArch, g: Geometry) -> Estimate:
         load += elements * step * STRIDED_CYCLES
     if step > 1 or problem.converted:
         load += STAGED_PLANE_CYCLES
-    items = schedule.tile_count(g) * g.C
     threads = thread_count(problem, arch)
-    cycles = items * (multiply + load) + threads * ITEM_CYCLES
-    return Estimate(cycles, channel_chunk(g, threads))
+    chunk = channel_chunk(g, threads)
+    chunks = schedule.ceil_div(g.C, chunk)
+    items = max(1, schedule.tile_count(g) * chunks)
+    idle = schedule.ceil_div(items, threads) * threads / items
+    cycles = g.C * (multiply + load) + chunks * schedule.image_rows(g) * ENTRY_CYCLES
+    return Estimate(schedule.tile_count(g) * cycles * idle + threads * ITEM_CYCLES, chunk)
 
 
 def rows_cycles(g: Geometry, height: int, vectors: int) -> float:
@@ -213,11 +222,9 @@ def rows_cycles(g: Geometry, height: int, vectors: int) -> float:
     register tile has few sums.
     """
     wide = plane_tile_vectors(height)
-    whole, rest = divmod(vectors, wide)
-    narrow = int(rest == 1)
-    sums = [height * wide] * (whole + (rest > narrow)) + [height] * narrow
-    taps = sum(max(count * TAP_CYCLES, FMA_LATENCY) for count in sums) * schedule.taps(g)
-    return taps + height * vectors * VECTOR_CYCLES
+    tap = max(height * wide * TAP_CYCLES, FMA_LATENCY)
+    taps = schedule.ceil_div(vectors, wide) * schedule.taps(g) * tap
+    return float(taps + height * vectors * VECTOR_CYCLES)
 
 
 def channel_chunk(g: Geometry, threads: int) -> int:

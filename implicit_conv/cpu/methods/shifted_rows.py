@@ -20,6 +20,7 @@ from implicit_conv.cpu.candidates.kernel_method import KernelMethod, best, ranke
 from implicit_conv.cpu.candidates.phrases import count
 from implicit_conv.cpu.candidates.problem_views import STEPS, ungrouped
 from implicit_conv.cpu.candidates.tiling import (
+    FMA_LATENCY,
     ITEM_CYCLES,
     Estimate,
     Near,
@@ -192,7 +193,8 @@ def estimate(problem: Problem, arch: CpuArch, g: Geometry) -> Estimate:
     cost = SHORT if short else LONG if g.stride_w == 1 else STRIDED
     rows = schedule.ceil_div(g.tile_p, 2 if short and short.pair else 1)
     vectors = rows * schedule.ceil_div(g.tile_q, lanes)
-    tile = vectors * (schedule.taps(g) * cost.tap + cost.vector) + TILE_CYCLES
+    tap = max(cost.tap, FMA_LATENCY / g.tile_m)  # FMAs on few sums wait for one another
+    tile = vectors * (schedule.taps(g) * tap + cost.vector) + TILE_CYCLES
     threads = thread_count(problem, arch)
     chunk = planar_depthwise.channel_chunk(g, threads)
     items = max(1, schedule.tile_count(g) * schedule.ceil_div(g.C, chunk))

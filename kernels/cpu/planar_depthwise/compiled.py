@@ -71,7 +71,8 @@ def emit(height: int, taps: PlaneFilter, e: Emitter, at: dict[str, ir.Value]) ->
     low, high = (e.splat(e.narrow(at[name])) for name in LIMITS)
     start = e.broadcast(first)
     vector_bytes, row_bytes = e.lanes * e.itemsize, taps.filter_columns * e.itemsize
-    entry_bytes = 8 * (1 + taps.phases)
+    entry_bytes, vectors = 8 * (1 + taps.phases), plane_tile_vectors(height)
+    count = height * vectors
 
     def shifted(row: ir.Value, shift: int) -> ir.Value:
         """A vector of the pixels from `shift` on."""
@@ -84,9 +85,7 @@ def emit(height: int, taps: PlaneFilter, e: Emitter, at: dict[str, ir.Value]) ->
         lanes = ir.Constant(e.words, list(range(lane, lane + e.lanes)))
         return builder.shuffle_vector(pixels, following, lanes)
 
-    def tile(vectors: int, column: ir.Value) -> list[ir.Value]:
-        """A register tile: its sums are rows of `vectors` vectors, from output `column` on."""
-        count = height * vectors
+    def tile(column: ir.Value, _: object) -> list[ir.Value]:
         offset = builder.mul(column, i64(e.itemsize))
         source, target = e.at(a, offset), e.at(out, offset)
 
@@ -146,16 +145,7 @@ def emit(height: int, taps: PlaneFilter, e: Emitter, at: dict[str, ir.Value]) ->
             e.store_first(total[v::vectors], addresses, left)
         return []
 
-    wide = plane_tile_vectors(height)
-    if wide == 1:
-        e.loop(at["columns"], e.lanes, [], lambda column, _: tile(1, column))
-        return
-    rest = builder.srem(at["columns"], i64(wide * e.lanes))
-    narrow = builder.icmp_signed("<=", rest, i64(e.lanes))
-    whole = builder.sub(at["columns"], builder.select(narrow, rest, i64(0)))
-    e.loop(whole, wide * e.lanes, [], lambda column, _: tile(wide, column))
-    with builder.if_then(builder.icmp_signed("<", whole, at["columns"])):
-        tile(1, whole)
+    e.loop(at["columns"], vectors * e.lanes, [], tile)
 
 
 def buffered_rows(

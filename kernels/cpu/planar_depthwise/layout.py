@@ -11,7 +11,9 @@ from implicit_conv.kernels.cpu.runtime.layout import ScratchLayout, load_table_b
 from implicit_conv.kernels.geometry import Geometry
 
 PLANE_ROWS = 8  # output rows of a register tile at most
-PLANE_SUMS = 8  # vectors of sums of a register tile at most, which hide the latency of an FMA
+# Vectors of sums of a register tile of few rows, which hide most of the latency of an FMA; with 8
+# and 16 registers a call took as long, and code twice as long to compile (EPYC, AVX2, 2026-11).
+PLANE_SUMS = 4
 ROWS_TOGETHER = 8  # filter rows of a pass at most: each has an element in a register
 TAPS_TOGETHER = schedule.CHAIN  # taps of a pass at most, which are unrolled and added one by one
 
@@ -43,7 +45,7 @@ class PlanarDepthwiseLayout(DepthwiseLayout):
 
 def plane_tile_vectors(height: int) -> int:
     """Vectors of each row of a register tile of `height` output rows."""
-    return PLANE_SUMS // height
+    return max(1, PLANE_SUMS // height)
 
 
 def plane_pass_columns(g: Geometry) -> int:

@@ -72,7 +72,7 @@ def test_refusals(changes, reason):
     ],
 )
 def test_long_filters_are_right(kernel, changes, dtype, force_method):
-    """Small integers, whose sums are exact: 1 and 3 output rows, vectors at the end of a row."""
+    """Small integers, whose sums are exact: tiles of 1 to 5 rows, rows that end amid one."""
     force_method(PlanarDepthwise)
     case = replace(CASE, kernel=kernel, dtype=dtype, **{"size": (3, 1300), **changes})
     rng = np.random.default_rng(0)
