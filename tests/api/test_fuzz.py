@@ -14,6 +14,7 @@ import pytest
 
 import implicit_conv
 from implicit_conv import config
+from implicit_conv.cpu.engines.runner import Runner
 from implicit_conv.cpu.machine.arch import cpu_arch
 from implicit_conv.cpu.run import repeated
 from implicit_conv.problem import reference
@@ -401,3 +402,36 @@ def test_options_are_checked(option, value):
     status, _, errors = run(*FUZZ, option, value)
     assert status == 2
     assert option in errors
+
+
+@pytest.mark.slow
+def test_a_number_that_a_prepared_call_does_not_hold_is_found(monkeypatch):
+    """Others write where the bias was, which was made of a number."""
+    prepared = Runner.prepared
+
+    def lost(self, x, w, bias, *arrays):
+        call = prepared(self, x, w, bias, *arrays)
+        if isinstance(bias, (int, float, complex)):
+            call._held[0][2][...] = 77
+        return call
+
+    deck = Deck(45, 2)
+    drawn = [deck.deal()[1][0] for _ in range(12)]
+    plain = {"storages": ("contiguous",) * 3, "unbatched": False, "scaled": False, "change": "none"}
+    number = {"prepared": True, "numbers": True, "biased": True, "out": "contiguous", "times": 2}
+    listed = [replace(one, **plain, **number) for one in drawn if one.made.epilogue]
+    assert len(listed) >= 3
+    with monkeypatch.context() as patched:
+        patched.setattr(Runner, "prepared", lost)
+        found = [one for one in listed if is_wrong(one)]
+    assert len(found) >= 3
+    assert not any(map(is_wrong, found))
+
+
+def is_wrong(one):
+    """Whether the check of a trial finds a wrong result."""
+    try:
+        check(one)
+    except WrongResultError:
+        return True
+    return False
