@@ -11,6 +11,7 @@ from implicit_conv.cpu.candidates.problem_views import spatial
 from implicit_conv.cpu.engines.executed_loads import executed_loads
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.methods.planar_depthwise import PlanarDepthwise
+from implicit_conv.cpu.methods.shifted_rows import ShiftedRows
 from implicit_conv.testing import Case, plan_of
 
 ARCH = CpuArch(512, True, 48 << 10, 1 << 20, 1, 14)
@@ -24,7 +25,7 @@ def test_few_channels_in_nhwc_are_convolved_as_planes(dtype):
         shape = (1, 40, 40, channels) if layout == "NHWC" else (1, channels, 40, 40)
         options = {"padding": 2, "groups": channels, "layout": layout, "algorithm": "depthwise"}
         plan = plan_conv2d(shape, (channels, 1, 5, 5), dtype, **options)
-        assert isinstance(plan.engine.best.method, PlanarDepthwise)
+        assert isinstance(plan.engine.best.method, PlanarDepthwise | ShiftedRows)
 
 
 @pytest.mark.parametrize("changes", [{}, {"layout": "NHWC", "groups": 4}, {"stride": (2, 2)}])
