@@ -284,7 +284,7 @@ def test_other_activations_are_refused_with_a_way_out(activation, message):
     [
         ("uint8", "float64", "x.astype('float64')"),
         ("float64", "int8", "w.astype('float64')"),
-        ("float32", "float64", "x.astype('float64')"),
+        ("float32", "float64", "w.astype('float32')"),
     ],
 )
 def test_floats_and_integers_do_not_mix(x, w, hint):
