@@ -498,6 +498,11 @@ def _use(
         last=dice.happens(3),
         by_operator=dice.happens(4),
         bias=dice.pick(*BIASES),
-        times=dice.pick(*TIMES) if dice.happens(8) else dice.pick(1, 1, 4),
+        times=_times(dice) if width <= 32 else 1,  # threads repeat large ones
         autocast=dice.happens(8),
     )
+
+
+def _times(dice: Dice) -> int:
+    """How often a use is called, often in one of eight."""
+    return dice.pick(*TIMES) if dice.happens(8) else dice.pick(1, 1, 4)
