@@ -319,7 +319,7 @@ def _epilogue(
         bias = _numbers(trial, rng, (filters,), dtype)
     if trial.numbers:
         scale, bias = (
-            None if each is None else np.full_like(each, each[0]) for each in (scale, bias)
+            None if each is None else np.repeat(each[:1], filters) for each in (scale, bias)
         )
     if trial.added:
         dtype = trial.y_dtype if trial.is_integer else case.dtype

@@ -90,9 +90,9 @@ PARTS = {
 }
 
 
-def examples(method: type[Method]) -> Iterator[Case]:
-    """The problems of the suite that a method can compute, in each layout."""
-    suite = Suite(method)
+def examples(method: type[Method], arch: CpuArch | None = None) -> Iterator[Case]:
+    """The problems of the suite that a method can compute in each layout, on `arch` or this CPU."""
+    suite = Suite(method, arch)
     for name, layouts, _ in suite.kinds:
         yield replace(_arranged(PROBLEMS[name], *layouts), dtype=method.serves.dtypes[0])
 
@@ -100,15 +100,15 @@ def examples(method: type[Method]) -> Iterator[Case]:
 class Suite:
     """The trials of one method."""
 
-    def __init__(self, method: type[Method]) -> None:
+    def __init__(self, method: type[Method], arch: CpuArch | None = None) -> None:
         self.method, self._dice = method, random.Random(method.__name__)
-        serves = method.serves
+        serves, arch = method.serves, arch or cpu_arch(1)
         self.kinds = [
             (name, layouts, algorithm)
             for name, case in PROBLEMS.items()
             for layouts in itertools.product(range(2), range(3))
             for algorithm in method.algorithms
-            if self._offers(_arranged(case, *layouts), algorithm, cpu_arch(1), serves.dtypes)
+            if self._offers(_arranged(case, *layouts), algorithm, arch, serves.dtypes)
         ]
         activations = [ACTIVATIONS.get(kind, (kind,)) for kind in serves.activations]
         operands = [(), *((name,) for name in serves.operands), serves.operands]
