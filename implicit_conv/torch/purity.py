@@ -12,6 +12,7 @@ from __future__ import annotations
 import dis
 import enum
 import functools
+import gc
 import inspect
 import itertools
 import math
@@ -94,11 +95,26 @@ def only_computing() -> Iterator[None]:
     """
     if sys.getprofile() is not None:
         raise ImpureError("a profiler watches the thread that traces")
-    sys.setprofile(_watch)
+    found: list[ImpureError] = []
+
+    def watch(frame: types.FrameType, event: str, called: Any) -> None:
+        try:
+            _watch(frame, event, called)
+        except ImpureError as error:
+            found.append(error)  # Python drops those of finalizers, and watches no more after any
+            raise
+
+    collects = gc.isenabled()
+    gc.disable()  # a collection runs callbacks and finalizers of anybody, which are not the model's
+    sys.setprofile(watch)
     try:
         yield
     finally:
         sys.setprofile(None)
+        if collects:
+            gc.enable()
+    if found:
+        raise found[0]
 
 
 def _watch(frame: types.FrameType, event: str, called: Any) -> None:

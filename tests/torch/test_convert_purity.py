@@ -3,6 +3,7 @@
 import collections
 import copy
 import functools
+import gc
 import itertools
 import random
 import types
@@ -268,3 +269,40 @@ def test_everyday_code_is_traced(code, fused):
     assert "run as they are" not in table, table
     torch.testing.assert_close(results(model, inputs), results(twin, inputs), rtol=1e-4, atol=1e-4)
     assert fused and not model.forward.left
+
+
+class Ending(nn.Module):
+    """Counts what ended."""
+
+    count = 0
+
+    def __del__(self):
+        Ending.count += 1
+
+
+def ends(self, y):
+    Ending()
+    return -y
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_what_a_finalizer_does_is_told():
+    """Python drops its errors, and watches no more after any."""
+    line = Ending.__del__.__code__.co_firstlineno + 1
+    table = door.convert(with_forward(Everyday, ends)().eval())
+    assert f"test_convert_purity.py:{line} sets or deletes an attribute" in table, table
+
+
+def test_garbage_is_not_the_models():
+    """A collection calls what others have asked it to, in any frame."""
+    calls, threshold = [], gc.get_threshold()
+    note = lambda *_: calls.append(1)  # noqa: E731
+    gc.callbacks.append(note)
+    gc.set_threshold(1)
+    try:
+        table = door.convert(with_forward(Everyday, loops)().eval())
+    finally:
+        gc.callbacks.remove(note)
+        gc.set_threshold(*threshold)
+    assert "run as they are" not in table, table
+    assert calls and gc.isenabled()
