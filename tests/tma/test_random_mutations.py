@@ -101,7 +101,14 @@ def outcome(given, change):
     return "told" if tma.lint(**damaged) else "silent"
 
 
-@pytest.mark.parametrize("count", [1000, pytest.param(10000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "count",
+    [
+        1000,
+        pytest.param(3000, marks=pytest.mark.slow),
+        pytest.param(10000, marks=pytest.mark.exhaustive),
+    ],
+)
 @pytest.mark.parametrize("kind", ["tiled", "im2col", "table"])
 def test_one_wrong_single_fix_in_a_hundred_at_most(kind, count):
     """Of the changes that are found at all, and that is more than half of them."""
