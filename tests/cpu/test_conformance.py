@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from conformance import Suite, conform
+from conformance import DERIVED, DIMENSIONS, Suite, conform
 from fft_method import Fft, FftCall
 from tight_machine import tight_machine
 
@@ -38,6 +38,13 @@ def test_each_value_that_a_method_declares(method):
 
 @pytest.mark.slow
 @every_method
+def test_each_variation_of_which_a_method_has_candidates(method):
+    """Other strides, dilations, crops, modes of padding, numbers of axes, and empty arrays."""
+    conform(Suite(method).trials(1, ("variation",)))
+
+
+@pytest.mark.slow
+@every_method
 def test_each_pair_of_values_that_a_method_declares(method):
     conform(Suite(method).trials(2))
 
@@ -45,8 +52,13 @@ def test_each_pair_of_values_that_a_method_declares(method):
 @pytest.mark.exhaustive
 @every_method
 def test_all_combinations_of_values_that_a_method_declares(method):
-    suite = Suite(method)
-    conform(suite.trials(len(suite.values)))
+    conform(Suite(method).trials(len(DIMENSIONS)))
+
+
+@pytest.mark.exhaustive
+@every_method
+def test_each_problem_with_each_variation(method):
+    conform(Suite(method).trials(2, DERIVED))
 
 
 @pytest.fixture
@@ -168,6 +180,55 @@ def test_a_method_with_a_fault_does_not_conform(method, planned):
     planned(method)
     with pytest.raises(AssertionError, match=FAULTS[method]), np.errstate(all="ignore"):
         conform(Suite(method).trials(1))
+
+
+class NoPixels(FftCall):
+    """It divides by the number of pixels."""
+
+    def __call__(self, x, *others, **more):
+        y, _ = super().__call__(x, *others, **more), 1 // x.size
+        return y
+
+
+@dataclass(frozen=True)
+class DividesByPixels(Fft):
+    """It accepts images without pixels, of which it raises an error of Python."""
+
+    def bind(self, c, form, arrays, epilogue, formats, record=0):
+        return NoPixels(form, epilogue)
+
+
+class NextTap(FftCall):
+    """It takes the next columns for those of a dilated depthwise filter."""
+
+    def __call__(self, x, *others, **more):
+        problem = self._form.problem
+        is_wrong = problem.dilation[-1] > 1 and problem.C == problem.groups
+        return super().__call__(x + is_wrong, *others, **more)
+
+
+@dataclass(frozen=True)
+class ReadsNextTaps(Fft):
+    """It reads wrong pixels where filters are dilated, of some problems alone."""
+
+    def bind(self, c, form, arrays, epilogue, formats, record=0):
+        return NextTap(form, epilogue)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "among", "message"),
+    [
+        (DividesByPixels, DERIVED[:1], "ZeroDivisionError"),
+        (ReadsNextTaps, DERIVED, "elements are wrong"),
+    ],
+    ids=["pixels", "taps"],
+)
+def test_variations_find_faults_that_no_value_shows(method, among, message, planned):
+    planned(method)
+    conform(Suite(method).trials(1))
+    with pytest.raises(AssertionError, match=message):
+        conform(Suite(method).trials(len(among), among))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 Trials of a method have the values of DIMENSIONS that it declares, or that it accepts, in all
 combinations of `strength` of them: each value once, each pair, or the full product. The rest of a
-trial is drawn at random, always the same.
+trial is drawn at random, always the same. PROBLEMS has few of each kind; VARIATIONS derives others
+from each, wherever the method has a candidate.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +28,12 @@ from implicit_conv.cpu.plan.input_gradients import INPUT_GRADIENTS
 from implicit_conv.cpu.plan.weight_gradients import WEIGHT_GRADIENTS
 from implicit_conv.errors import PlanError
 from implicit_conv.kernels import schedule
-from implicit_conv.problem.options import INTEGER_RANGES, LAYOUTS_OF, WEIGHT_LAYOUTS_OF
+from implicit_conv.problem.options import (
+    INTEGER_RANGES,
+    LAYOUTS_OF,
+    PADDING_MODES,
+    WEIGHT_LAYOUTS_OF,
+)
 from implicit_conv.testing import Array, Case
 from implicit_conv.testing.check import verify
 from implicit_conv.testing.fuzz import program
@@ -78,6 +86,57 @@ ACTIVATIONS = {  # of each kind
 # What a method declares or accepts; a combination has one value of each.
 DIMENSIONS = ("dtype", "precision", "activation", "operands", "layout", "storage")
 DECLARED = DIMENSIONS[:4]
+DERIVED = ("variation", "problem")  # which trials have, if they are asked for
+
+
+def _with_axes(case: Case, rank: int) -> Case:
+    """The last axes of a case, or more axes before them."""
+    more = max(0, rank - case.rank)
+    return replace(
+        case,
+        size=(*(3,) * more, *case.size)[-rank:],
+        kernel=(*(2,) * more, *case.kernel)[-rank:],
+        stride=(*(1,) * more, *case.stride)[-rank:],
+        dilation=(*(1,) * more, *case.dilation)[-rank:],
+        padding=(*((1, 0),) * more, *case.padding)[-rank:],
+    )
+
+
+def _larger(steps: tuple[int, ...]) -> tuple[int, ...]:
+    """Other strides or dilations, of the last axis and of the others."""
+    return (*(step + 2 for step in steps[:-1]), steps[-1] + 1)
+
+
+def _without_pixels(case: Case) -> Case:
+    """Its outputs read padding alone."""
+    taps = (case.kernel[-1] - 1) * case.dilation[-1] + 1
+    padding = (*case.padding[:-1], (taps, 1))
+    return replace(case, size=(*case.size[:-1], 0), padding=padding)
+
+
+def _repeating(mode: str) -> Callable[[Case], Case]:
+    def repeat(case: Case) -> Case:
+        padding = tuple((max(1, low), max(2, high)) for low, high in case.padding)
+        return replace(case, padding=padding, padding_mode=mode)
+
+    return repeat
+
+
+VARIATIONS: dict[str, Callable[[Case], Case]] = {
+    "none": lambda case: case,
+    "strides": lambda case: replace(case, stride=_larger(case.stride)),
+    "dilations": lambda case: replace(case, dilation=_larger(case.dilation)),
+    "crops": lambda case: replace(
+        case, padding=tuple((low - 1, min(high, -1)) for low, high in case.padding)
+    ),
+    **{mode: _repeating(mode) for mode in PADDING_MODES if mode != "zeros"},
+    "one axis": lambda case: _with_axes(case, 1),
+    "three axes": lambda case: _with_axes(case, 3),
+    "no images": lambda case: replace(case, N=0),
+    "no channels": lambda case: replace(case, C=0),
+    "no filters": lambda case: replace(case, K=0),
+    "no pixels": _without_pixels,
+}
 # Of what a trial of each method with kernels must have more than one. Methods whose groups are
 # channels of one launch have a single group.
 PARTS = {
@@ -102,28 +161,56 @@ class Suite:
 
     def __init__(self, method: type[Method], arch: CpuArch | None = None) -> None:
         self.method, self._dice = method, random.Random(method.__name__)
-        serves, arch = method.serves, arch or cpu_arch(1)
+        self._arch = arch or cpu_arch(1)
         self.kinds = [
             (name, layouts, algorithm)
             for name, case in PROBLEMS.items()
             for layouts in itertools.product(range(2), range(3))
             for algorithm in method.algorithms
-            if self._offers(_arranged(case, *layouts), algorithm, arch, serves.dtypes)
+            if self._offers(_arranged(case, *layouts), algorithm)
         ]
+
+    @cached_property
+    def values(self) -> dict[str, tuple[Any, ...]]:
+        """The values of each dimension."""
+        serves = self.method.serves
         activations = [ACTIVATIONS.get(kind, (kind,)) for kind in serves.activations]
         operands = [(), *((name,) for name in serves.operands), serves.operands]
-        self.values = {
+        return {
             "dtype": serves.dtypes,
             "precision": serves.precisions,
             "activation": (None, *itertools.chain(*activations)),
             "operands": tuple(dict.fromkeys(operands)),
             "layout": tuple(dict.fromkeys(layouts for _, layouts, _ in self.kinds)),
             "storage": STORAGES,
+            "variation": tuple(name for name in VARIATIONS if any(self._varied(name))),
+            "problem": tuple(dict.fromkeys(name for name, _, _ in self.kinds)),
         }
 
-    def _offers(self, case: Case, algorithm: str, arch: CpuArch, dtypes: Sequence[str]) -> bool:
-        """Whether the method has a candidate of a case for one of these dtypes."""
-        return any(True for _ in self._candidates(case, algorithm, arch, dtypes))
+    def _varied(self, variation: str) -> Iterator[tuple[str, tuple[int, int], str]]:
+        """The kinds of which the method has a candidate with a variation."""
+        for name, layouts, algorithm in self.kinds:
+            case = _arranged(VARIATIONS[variation](PROBLEMS[name]), *layouts)
+            if self._allows(case) and self._offers(case, algorithm):
+                yield name, layouts, algorithm
+
+    @property
+    def _operator(self) -> str:
+        """The operator of trials."""
+        if self.method in WEIGHT_GRADIENTS:
+            return "weight_grad"
+        return "conv_transpose" if self.method in INPUT_GRADIENTS else "conv"
+
+    def _allows(self, case: Case) -> bool:
+        """Whether the operator has such cases."""
+        repeats, is_transposed = case.padding_mode != "zeros", self._operator == "conv_transpose"
+        if repeats and "padding_mode" not in OPERATORS[self._operator].own:
+            return False
+        return case.is_valid and not (is_transposed and 0 in case.size)
+
+    def _offers(self, case: Case, algorithm: str) -> bool:
+        """Whether the method has a candidate of a case for one of its dtypes."""
+        return any(True for _ in self._candidates(case, algorithm, self._arch))
 
     def _candidates(
         self, case: Case, algorithm: str, arch: CpuArch, dtypes: Sequence[str] = ()
@@ -140,10 +227,11 @@ class Suite:
         """Whether the method computes these dtypes with instructions that this CPU has not."""
         arch = replace(cpu_arch(1), bfloat16="pairs")
         return cpu_arch().bfloat16 == "widen" and any(
-            self._offers(_arranged(case, *layouts), algorithm, arch, dtypes)
+            True
             for case in PROBLEMS.values()
             for layouts in itertools.product(range(2), range(3))
             for algorithm in self.method.algorithms
+            for _ in self._candidates(_arranged(case, *layouts), algorithm, arch, dtypes)
         )
 
     def trials(self, strength: int, among: Sequence[str] = DIMENSIONS) -> Iterator[Trial]:
@@ -160,6 +248,7 @@ class Suite:
         had: set[frozenset[tuple[str, object]]] = set()
         missing = self._possible_parts()
         fresh = {name: list(values) for name, values in self.values.items()}  # in no trial yet
+        dimensions = tuple(dict.fromkeys((*DIMENSIONS, *among)))
         for names in itertools.combinations(among, strength):
             for values in itertools.product(*(self.values[name] for name in names)):
                 wanted = dict(zip(names, values, strict=True))
@@ -171,7 +260,7 @@ class Suite:
                         name: wanted.get(
                             name, self._dice.choice((new and fresh[name]) or self.values[name])
                         )
-                        for name in DIMENSIONS
+                        for name in dimensions
                     }
                     trial = self._trial(**combination)
                     if trial is not None and self._computes(trial):
@@ -184,8 +273,10 @@ class Suite:
                         break
                 else:
                     excused = names[0] == "dtype" and self.needs_another_cpu(values[:1])
-                    assert strength > 1 or names[0] not in DECLARED or excused, (
-                        f"{self.method.__name__} declares {names[0]} {values[0]!r}, but computes "
+                    needed = names[0] in (*DECLARED, *DERIVED) and not excused
+                    has = "declares" if names[0] in DECLARED else "has a candidate of"
+                    assert strength > 1 or not needed, (
+                        f"{self.method.__name__} {has} {names[0]} {values[0]!r}, but computes "
                         "no problem of the suite with it"
                     )
         yield from self._of_parts(missing)
@@ -238,21 +329,25 @@ class Suite:
                 yield trial
         assert not missing, f"{TRIES * TRIES} trials had one {' and one '.join(sorted(missing))}"
 
-    def _trial(self, dtype, precision, activation, operands, layout, storage) -> Trial | None:
+    def _trial(
+        self, dtype, precision, activation, operands, layout, storage, variation="none", problem=""
+    ) -> Trial | None:
         """A trial with these values, or None if `conv2d` does not allow them together."""
         dice, integer = self._dice, dtype in INTEGER_RANGES
-        name, _, algorithm = dice.choice([kind for kind in self.kinds if kind[1] == layout])
-        exact, operator = integer or storage == "repeated", "conv"
-        if self.method in WEIGHT_GRADIENTS:
-            operator = "weight_grad"
-        elif self.method in INPUT_GRADIENTS:
-            operator = "conv_transpose"
+        kinds = [kind for kind in self.kinds if kind[1] == layout and problem in ("", kind[0])]
+        if not kinds:
+            return None
+        name, _, algorithm = dice.choice(kinds)
+        case = replace(_arranged(VARIATIONS[variation](PROBLEMS[name]), *layout), dtype=dtype)
+        if not self._allows(case):
+            return None
+        exact, operator = integer or storage == "repeated", self._operator
         # Sums of integers are exact, so only others show their order.
         values = "normal" if precision == "strict" else dice.choice(["integers", "normal"])
         trial = Trial(
-            replace(_arranged(PROBLEMS[name], *layout), dtype=dtype),
+            case,
             operator,
-            padding=PROBLEMS[name].padding,
+            padding=case.padding,
             values="integers" if exact else values,
             seed=dice.randrange(1 << 31),
             activation=activation,
@@ -310,7 +405,7 @@ def check(trial: Trial) -> None:
     verify(trial, given, y)
     with items_alone():
         np.testing.assert_array_equal(compute(trial, given), y, "work items one by one")
-    if trial.precision == "strict" and OPERATORS[trial.operator].result == "y":
+    if trial.precision == "strict" and trial.case.N and OPERATORS[trial.operator].result == "y":
         case = replace(trial.case, N=1)
         other = replace(trial, case=case, out="", method="", packed=False, threads=1)
         residual = None if given.residual is None else _contiguous(given.residual[-1:])

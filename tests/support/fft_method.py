@@ -155,7 +155,7 @@ def transformed_sums(problem: Problem, x: Array, w: Array) -> Array:
         for n, step in zip(problem.output, problem.stride, strict=True)
     )
     # Multiples of a power of two above the errors of the transforms: sums of integers are exact.
-    most = np.abs(x).max() * np.abs(w).sum(axis=(1, 2, 3, 4)).max()
+    most = np.abs(x).max(initial=0) * np.abs(w).sum(axis=(1, 2, 3, 4)).max()
     unit = 2.0 ** np.ceil(np.log2(max(most, 2.0**-900)) - EXACT_BITS)
     return np.round(sums[(slice(None), *steps)] / unit) * unit
 
