@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -51,6 +52,8 @@ TRIALS = 18  # trials of a kind
 DRAWN = 3  # kinds of which one is dealt
 MOST_DRAWN = 10_000  # kinds, until one is drawn that a method computes
 IMAGES = 18  # images of a kind, each with filters of its own size
+FAMILY_NAMES = (*FAMILIES, *["dense", "3x3", "3x3"] * 2)  # Winograd alone has four algorithms
+TRIES = 12  # kinds of an operator, after which one without a hit is mostly left out
 FLOATS = ("float32", "float64")
 # The operators of a round, with their numbers of spatial axes; columns have any number. Images have
 # most methods.
@@ -66,6 +69,7 @@ class Kind:
     """What TRIALS trials share."""
 
     name: str
+    family: str
     images: tuple[Trial, ...]  # those that `way` cannot compute too
     way: tuple[str, str]  # (algorithm, method) of all trials; any method if it has no name
     activations: tuple[Activation, ...]
@@ -89,6 +93,27 @@ class Kind:
     def out_storages(self) -> tuple[str, ...]:
         """Those of `storages` that `out` may have."""
         return tuple(storage for storage in self.storages if storage in WRITABLE)
+
+
+class Hits:
+    """Which problems the methods of a fuzz computed: families, by operator and number of axes."""
+
+    def __init__(self) -> None:
+        self._families: dict[tuple[str, int], list[str]] = {}
+        self._tries: Counter[tuple[str, int]] = Counter()
+
+    def add(self, operator: str, rank: int, kind: Kind | None) -> None:
+        """Note a kind that was drawn; None is one that no method computes."""
+        self._tries[operator, rank] += 1
+        if kind is not None:
+            self._families.setdefault((operator, rank), []).append(kind.family)
+
+    def families(self, operator: str, rank: int, dice: Dice) -> tuple[str, ...]:
+        """The families to draw from, mostly those of hits; none where these are elsewhere."""
+        own = self._families.get((operator, rank), ())
+        if not self._families or dice.happens(4):
+            return FAMILY_NAMES
+        return FAMILY_NAMES if not own and self._tries[operator, rank] < TRIES else tuple(own)
 
 
 class Deck:
@@ -124,7 +149,7 @@ class Deck:
             if lack := NAMES[name].lack(cpu_arch()):
                 raise UsageError(f"{name} computes nothing here: {lack}; ask for other methods")
         self._seed, self._threads, self._guards, self._methods = seed, threads, guards, methods
-        self._number = 0  # of the next kind
+        self._number, self._hits = 0, Hits()  # of the next kind
         self.coverage, self.ways = Coverage(), Kinds()
 
     def __str__(self) -> str:
@@ -135,7 +160,7 @@ class Deck:
     def deal(self) -> tuple[Kind, list[Trial]]:
         """The next kind and its trials."""
         turns = range(1 if self._methods else DRAWN)
-        kinds = [draw_kind(self._seed, self._number, i, self._methods) for i in turns]
+        kinds = [draw_kind(self._seed, self._number, i, self._methods, self._hits) for i in turns]
         kind = max(kinds, key=lambda kind: self.coverage.gain(itertools.islice(kind.computed(), 6)))
         dice = Dice(self._seed, 1, self._number)
         self._number += 1
@@ -206,8 +231,15 @@ def _scales(trial: Trial) -> bool:
     return floats and (not trial.method or "scale" in NAMES[trial.method].serves.operands)
 
 
-def draw_kind(seed: int, number: int, turn: int = 0, methods: tuple[str, ...] = ()) -> Kind:
-    """Kind `number` of a seed, one for each `turn`, that one of `methods` computes if given.
+def draw_kind(
+    seed: int,
+    number: int,
+    turn: int = 0,
+    methods: tuple[str, ...] = (),
+    hits: Hits | None = None,
+) -> Kind:
+    """Kind `number` of a seed, one for each `turn`, that one of `methods` computes if given: mostly
+    like one of `hits`, to which it is added.
 
     Raises
     ------
@@ -218,7 +250,12 @@ def draw_kind(seed: int, number: int, turn: int = 0, methods: tuple[str, ...] = 
     dice = Dice(seed, 0, number, turn)
     for place in range(number, number + MOST_DRAWN):
         operator, rank = ROUND[order[place % len(ROUND)]]
-        kind = kind_of(operator, rank or dice.number(1, 3), dice, methods)
+        rank, families = rank or dice.number(1, 3), FAMILY_NAMES
+        if methods and hits is not None:
+            families = hits.families(operator, rank, dice)
+        kind = kind_of(operator, rank, dice, methods, families) if families else None
+        if hits is not None and families:
+            hits.add(operator, rank, kind)
         if kind is not None:
             return kind
     raise UsageError(
@@ -227,7 +264,13 @@ def draw_kind(seed: int, number: int, turn: int = 0, methods: tuple[str, ...] = 
     )
 
 
-def kind_of(operator: str, rank: int, dice: Dice, methods: tuple[str, ...] = ()) -> Kind | None:
+def kind_of(
+    operator: str,
+    rank: int,
+    dice: Dice,
+    methods: tuple[str, ...] = (),
+    families: tuple[str, ...] = FAMILY_NAMES,
+) -> Kind | None:
     """A kind of an operator with so many spatial axes; None if none of `methods` computes it."""
     made = OPERATORS[operator]
     serves = [NAMES[method].serves for method in methods]
@@ -249,7 +292,8 @@ def kind_of(operator: str, rank: int, dice: Dice, methods: tuple[str, ...] = ())
         out_dtype=dice.pick(*_out_dtypes(dtype)) if made.planned and dice.happens(4) else None,
         subnormals="flush" if made.planned and dice.happens(4) else "keep",
     )
-    images = [_image(shared, rank, dice)]
+    family = dice.pick(*families)
+    images = [_image(shared, rank, dice, family)]
     way = ("auto", "")
     if methods or (made.planned and dice.happens(2)):  # else as most calls
         algorithms = [name for method in methods or NAMES for name in NAMES[method].algorithms]
@@ -258,11 +302,12 @@ def kind_of(operator: str, rank: int, dice: Dice, methods: tuple[str, ...] = ())
         if not ways:
             return None
         way = dice.pick(*ways)
-    images += [_image(shared, rank, dice) for _ in range(IMAGES - 1)]
+    images += [_image(shared, rank, dice, dice.pick(*families)) for _ in range(IMAGES - 1)]
     activations = _activations(replace(images[0], algorithm=way[0], method=way[1]))
     storages = [storage for storage in STORAGES if (dtype, storage) != ("bfloat16", "byte-swapped")]
     return Kind(
         f"{made.function.format(rank)} of {dtype}",
+        family,
         tuple(images),
         way,
         (None, dice.pick(*activations), dice.pick(*activations)),
@@ -343,11 +388,9 @@ def _in_axes(dice: Dice, filters: Case, rank: int) -> Case:
     )
 
 
-def _image(shared: Trial, rank: int, dice: Dice) -> Trial:
-    """`shared` with filters, an image and padding of some family, such that the case is valid."""
-    # Winograd alone has four algorithms.
-    names = (*FAMILIES, *["dense", "3x3", "3x3"] * 2)
-    family = FAMILIES[dice.pick(*names)] if shared.made.planned else COLUMNS
+def _image(shared: Trial, rank: int, dice: Dice, name: str) -> Trial:
+    """`shared` with filters, an image and padding of a family, such that the case is valid."""
+    family = FAMILIES[name] if shared.made.planned else COLUMNS
     while True:
         drawn = _in_axes(dice, family.filters(dice), rank)
         names = ("N", "C", "K", "groups", "kernel", "stride", "dilation")

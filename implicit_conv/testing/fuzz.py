@@ -14,6 +14,8 @@ from implicit_conv.testing.draw import Deck
 from implicit_conv.testing.loop import Source, Tally
 from implicit_conv.testing.trial import Trial
 
+LEAST = 3  # kinds, from which a run proves something
+
 
 def fuzz(deck: Deck, seconds: float = math.inf, problems: float = math.inf) -> int:
     """Compute the trials of a deck for `seconds`, or `problems` of them, and print what was
@@ -22,16 +24,20 @@ def fuzz(deck: Deck, seconds: float = math.inf, problems: float = math.inf) -> i
     Returns
     -------
     status : int
-        0, 1 after a wrong result, an error or a crash, or 130 after Ctrl-C.
+        0, 1 after a wrong result, an error or a crash, or if too few kinds were computed in the
+        time, or 130 after Ctrl-C.
     """
     tally = compute(deck, seconds, problems)
+    few = tally.kinds < LEAST and tally.computed < problems
     outcome = "interrupted" if tally.interrupted else "all right"
     if tally.failed:
         outcome = f"{counted(tally.failed, 'problem')} failed"
+    elif few and not tally.interrupted:
+        outcome = f"too few, {LEAST} kinds at least say something: give it more --seconds"
     print(deck.coverage.table())
     print(deck.ways.table())
     print(_summary(tally, str(deck), outcome))
-    return tally.status
+    return tally.status or int(few)
 
 
 def compute(deck: Deck, seconds: float = math.inf, problems: float = math.inf) -> Tally:
