@@ -2,7 +2,7 @@
 
 The candidates of each layer are those that `Plan.tune` measures. A layer's regret is the time of
 the planner's choice over that of the fastest candidate, each the least of its samples; the filter
-is packed before the clock starts.
+is packed before the clock starts. Candidates whose estimates are off by more than FAR are listed.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from implicit_conv.cpu.candidates.candidate import Candidate, Request
 from implicit_conv.cpu.engines.engine import plan
 from implicit_conv.cpu.machine.arch import cpu_arch
 from implicit_conv.cpu.plan import tuning
+from implicit_conv.cpu.plan.facts import Clock
 from implicit_conv.problem.options import FLOAT_DTYPES
 from implicit_conv.testing import Case
 from implicit_conv.timing import UNTOLD, Seconds, disturbance
 from perf import terminal
+from perf.cliffs import FAR, LEAST
 from perf.layers import OTHERS, SUITES
 from perf.run import chosen_layers
 
@@ -34,6 +36,7 @@ class Regret(NamedTuple):
     fastest: Candidate
     chosen_seconds: float
     fastest_seconds: float
+    misjudged: tuple[str, ...]  # candidates, with their times over their estimates
 
     @property
     def ratio(self) -> float:
@@ -70,6 +73,9 @@ def run(options: argparse.Namespace) -> int:
             show(name, number, len(suite))
             found.append(measured(name, case, options.threads))
     print(terminal.table_of([cells(one) for one in found]))
+    for one in found:
+        for words in one.misjudged:
+            print(f"{one.layer}: {words}")
     mean, worst = summary(found)
     print(
         f"regret of {len(found)} layers: {mean:.3f} as geometric mean (at most {MEAN}), worst "
@@ -82,14 +88,27 @@ def measured(name: str, case: Case, threads: int) -> Regret:
     """Time the candidates of a layer."""
     query, make = plan(case.problem, cpu_arch(threads), Request()).trials()
     candidates = tuning.few(query, packs=True)
-    return regret(name, candidates, tuning.measure(candidates, make))
+    clock = Clock.of(query.arch)
+    estimates = [clock.milliseconds(c, c.packed_cycles) / 1e3 for c in candidates]
+    return regret(name, candidates, tuning.measure(candidates, make), estimates)
 
 
-def regret(name: str, candidates: Sequence[Candidate], samples: Sequence[Seconds]) -> Regret:
-    """The regret of the first of `candidates`, which the planner chooses."""
+def regret(
+    name: str,
+    candidates: Sequence[Candidate],
+    samples: Sequence[Seconds],
+    estimates: Sequence[float],
+) -> Regret:
+    """The regret of the first of `candidates`, which the planner chooses; estimates in seconds."""
     times = [float(own.min()) for own in samples]
     best = times.index(min(times))
-    return Regret(name, candidates[0], candidates[best], times[0], times[best])
+    ratios = [time / estimate for time, estimate in zip(times, estimates, strict=True)]
+    misjudged = tuple(
+        f"{words_of(c)} takes {ratio:.2f} times its estimate"
+        for c, time, ratio in zip(candidates, times, ratios, strict=True)
+        if time >= LEAST and not 1 / FAR <= ratio <= FAR
+    )
+    return Regret(name, candidates[0], candidates[best], times[0], times[best], misjudged)
 
 
 def summary(found: Sequence[Regret]) -> tuple[float, Regret]:

@@ -12,18 +12,30 @@ CANDIDATES = ["first", "second", "third"]
 
 def test_the_regret_is_the_time_of_the_first_over_the_least():
     samples = [np.array([3.0, 2.0]), np.array([1.6, 9.0]), np.array([2.0, 2.5])]
-    found = regret.regret("layer", CANDIDATES, samples)
+    found = regret.regret("layer", CANDIDATES, samples, [2.0, 1.0, 1.0])
     assert (found.chosen, found.fastest) == ("first", "second")
     assert found.ratio == 2.0 / 1.6
 
 
+def test_estimates_that_are_far_off_are_told(monkeypatch):
+    """Neither those within a factor of 3, nor calls so short that fixed costs hide what is off."""
+    monkeypatch.setattr(regret, "words_of", str)
+    samples = [np.array([each]) for each in (1.0, 1.0, 1.0, 1e-6)]
+    found = regret.regret("layer", [*CANDIDATES, "short"], samples, [0.4, 0.3, 3.5, 1e-9])
+    assert found.misjudged == (
+        "second takes 3.33 times its estimate",
+        "third takes 0.29 times its estimate",
+    )
+
+
 def test_the_summary_has_the_geometric_mean_and_the_worst():
     layers = [
-        regret.regret(str(r), CANDIDATES, [np.array([r]), np.array([1.0])]) for r in (1.0, 2.0, 4.0)
+        regret.regret(str(r), CANDIDATES[:2], [np.array([r]), np.array([1.0])], [1.0, 1.0])
+        for r in (1.0, 2.0, 2.8)
     ]
     mean, worst = regret.summary(layers)
-    assert mean == pytest.approx(2.0)
-    assert worst.layer == "4.0"
+    assert mean == pytest.approx(5.6 ** (1 / 3))
+    assert worst.layer == "2.8"
 
 
 @pytest.mark.parametrize(("share", "status"), [(1.0, 0), (1.06, 0), (1.5, 1)])
