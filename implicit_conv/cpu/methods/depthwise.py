@@ -73,6 +73,7 @@ FAR_TAPS = 1.35  # slowdown of each tap of x that is read in place, if taps shar
 PIECE_CYCLES, PIECE_BYTES = 45, 1024
 BUFFER_CYCLES = 0.45  # cycles per element of a channels-last buffer: to copy and to read it
 COPIED_CYCLES = 16  # fixed cycles to copy the channels of a pixel
+TAP_CYCLES = 120  # fixed cycles per tap of a copied tile (EPYC 7003, 2026-11: 109 to 130)
 CALL_CYCLES = 30  # fixed cycles per call of a microkernel of few sums
 SWAP_CYCLES = 0.6  # cycles per element that is transposed into or out of a buffer
 VECTOR_CYCLES = 10  # fixed cycles per vector of channels: loop ends
@@ -357,7 +358,7 @@ def estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> Es
     rows, again = g.tile_n * g.tile_p, reread_cycles(problem, arch, g, in_place)
     y_bytes = rows * g.tile_q * pixel_bytes(problem, g)
     if not in_place:
-        fixed = copy_cycles(problem, g)
+        fixed = copy_cycles(problem, g) + schedule.taps(g) * TAP_CYCLES
         if problem.channels_last:
             fixed += y_bytes / STREAMED_BYTES + far_copy_cycles(problem, arch, g)
         return blocks_estimate(problem, arch, g, pixel, fixed + again)
