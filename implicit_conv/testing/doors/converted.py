@@ -12,8 +12,10 @@ from typing import Any
 
 from implicit_conv import config
 from implicit_conv.testing import Array
-from implicit_conv.testing.doors.data import check_close
+from implicit_conv.testing.doors.data import check_close, placed
+from implicit_conv.testing.doors.turns import Turns
 from implicit_conv.testing.families import Dice
+from implicit_conv.testing.trial import SIDES
 from implicit_conv.testing.ways import TIMES, Watch, counted
 
 REQUIRED = {"torch": "torch>=2.13"}
@@ -127,6 +129,9 @@ class Program:
         How often it is called before the first change.
     is_flat : bool
         Whether all parameters are parts of one tensor, which has other ones for them too.
+    guard : one of SIDES, or ""
+        The side of inputs, and of parameters and buffers as they are at first, on which there are
+        inaccessible pages.
     """
 
     dtype: str
@@ -138,6 +143,7 @@ class Program:
     seed: int
     times: int = 1
     is_flat: bool = False
+    guard: str = ""
 
     @property
     def function(self) -> str:
@@ -157,6 +163,10 @@ class Program:
         DifferenceError
             A result differs.
         """
+        with Turns(guard=self.guard).guarded():
+            return self._check()
+
+    def _check(self) -> tuple[str, ...]:
         import torch
 
         import implicit_conv.torch as door
@@ -166,6 +176,9 @@ class Program:
         torch.set_num_threads(1)
         model = _network(self).to(getattr(torch, self.dtype)).eval()
         _randomize(model)
+        if self.guard:
+            for each in (*model.parameters(), *model.buffers()):
+                each.data = placed(each.data)
         rows = _rows(model)
         if self.is_flat:
             _use_row(model, rows)
@@ -198,6 +211,8 @@ class Program:
             x = x.movedim(1, -1).contiguous().movedim(-1, 1)
         elif form == "negated":  # as parts of conjugate numbers are, which no step reads
             x = torch._neg_view(x)
+        elif self.guard:
+            x = placed(x)
         with torch.no_grad():
             own = copy.deepcopy(model).double()(x.double())
             found = model(x)
@@ -346,4 +361,5 @@ def draw(dice: Dice) -> Program:
         dice.number(0, 1 << 30),
         dice.pick(*TIMES[2:]) if dice.happens(8) else dice.pick(1, 2),
         dice.happens(2),
+        dice.pick(*SIDES) if dice.happens(3) else "",
     )

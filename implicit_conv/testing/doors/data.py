@@ -137,3 +137,11 @@ def _report(wrong: Array, expected: Array, found: Array) -> None:
             f"{len(at)} of {wrong.size} elements are wrong; the first, {list(first)}, is "
             f"{found[first]!r} and should be {expected[first]!r}"
         )
+
+
+def placed(tensor: Any) -> Any:
+    """A contiguous tensor in memory of numpy, which may be guarded."""
+    import torch
+
+    memory = np.empty(tensor.numel() * tensor.element_size(), np.uint8)
+    return torch.from_numpy(memory).view(tensor.dtype).view(tensor.shape).copy_(tensor)

@@ -24,7 +24,7 @@ from unittest import mock
 import numpy as np
 
 from implicit_conv.testing import Array
-from implicit_conv.testing.doors.data import DifferenceError, check_close
+from implicit_conv.testing.doors.data import DifferenceError, check_close, placed
 from implicit_conv.testing.doors.operator import by_operator
 from implicit_conv.testing.doors.turns import Turns
 from implicit_conv.testing.families import Dice
@@ -112,14 +112,14 @@ class Use:
         if self.last:
             x = x.movedim(1, -1).contiguous()
         if watch is not None:
-            x = _placed(x)
+            x = placed(x)
         if self.last:
             x = x.movedim(-1, 1)
         bias = None
         if self.bias != "none":
             step = 2 if self.bias == "strided" else 1
             bias = _integers((step * (filters - 1) + 1,), seed + 2).to(dtype)
-            bias = (bias if watch is None else _placed(bias))[::step]
+            bias = (bias if watch is None else placed(bias))[::step]
         convolve = getattr(torch.nn.functional, self.function)
         if self.by_operator and watch is not None:
             convolve = partial(by_operator, transposed=is_transposed)
@@ -286,7 +286,7 @@ class _Run:
 
     def _line(self, seed: int) -> Any:
         line = _integers((self._program.elements,), seed).to(self._dtype)
-        return _placed(line) if self._is_on else line
+        return placed(line) if self._is_on else line
 
     def results(self) -> list[Array]:
         """What all uses come to, in their order."""
@@ -415,14 +415,6 @@ def _integers(shape: tuple[int, ...], seed: int) -> Any:
     import torch
 
     return torch.from_numpy(np.random.default_rng(seed).integers(-2, 3, shape).astype(np.float64))
-
-
-def _placed(tensor: Any) -> Any:
-    """A contiguous tensor in memory of numpy, which may be guarded."""
-    import torch
-
-    memory = np.empty(tensor.numel() * tensor.element_size(), np.uint8)
-    return torch.from_numpy(memory).view(tensor.dtype).view(tensor.shape).copy_(tensor)
 
 
 def _array(tensor: Any) -> Array:
