@@ -149,7 +149,8 @@ class Deck:
             if lack := NAMES[name].lack(cpu_arch()):
                 raise UsageError(f"{name} computes nothing here: {lack}; ask for other methods")
         self._seed, self._threads, self._guards, self._methods = seed, threads, guards, methods
-        self._number, self._hits = 0, Hits()  # of the next kind
+        self._number = 0  # of the next kind
+        self._hits = Hits()
         self.coverage, self.ways = Coverage(), Kinds()
 
     def __str__(self) -> str:
