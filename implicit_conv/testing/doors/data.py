@@ -119,7 +119,7 @@ def check_bits(expected: Array, found: Array) -> None:
     _report(wrong, expected, found)
 
 
-def check_close(expected: Array, found: Array, bound: float) -> None:
+def check_close(expected: Array, found: Array, bound: float | Array) -> None:
     """Raise a DifferenceError if elements differ by more than `bound`, or if one of them alone is
     finite.
     """

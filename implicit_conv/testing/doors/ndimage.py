@@ -44,27 +44,12 @@ EXTREMES = ("minimum_filter", "maximum_filter")
 EXTREMES_ALONG = ("minimum_filter1d", "maximum_filter1d")
 RANKS = ("median_filter", "rank_filter", "percentile_filter")
 MORPHOLOGY = (
-    "grey_erosion",
-    "grey_dilation",
-    "grey_opening",
-    "grey_closing",
-    "morphological_gradient",
-    "morphological_laplace",
-    "white_tophat",
-    "black_tophat",
+    *("grey_erosion", "grey_dilation", "grey_opening", "grey_closing"),
+    *("morphological_gradient", "morphological_laplace", "white_tophat", "black_tophat"),
 )
 ORDERS = (*EXTREMES, *EXTREMES_ALONG, *RANKS, *MORPHOLOGY)
-FUNCTIONS = (
-    *SUMS,
-    *LINES,
-    *MEANS,
-    *GAUSSIANS,
-    *SCALES,
-    *DERIVATIVES,
-    "laplace",
-    *GENERIC,
-    *ORDERS,
-)
+SMOOTHING = (*MEANS, *GAUSSIANS, *SCALES)
+FUNCTIONS = (*SUMS, *LINES, *SMOOTHING, *DERIVATIVES, "laplace", *GENERIC, *ORDERS)
 ONE_AXIS = (*LINES, "uniform_filter1d", "gaussian_filter1d", *DERIVATIVES, *EXTREMES_ALONG)
 # Arrays that results are written to: new ones of some storage, and the image or its neighbourhood.
 NEW = ("contiguous", "strided", "reversed", "permuted", "read-only", "misshapen")
