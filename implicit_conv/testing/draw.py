@@ -249,7 +249,7 @@ def kind_of(operator: str, rank: int, dice: Dice, methods: tuple[str, ...] = ())
         out_dtype=dice.pick(*_out_dtypes(dtype)) if made.planned and dice.happens(4) else None,
         subnormals="flush" if made.planned and dice.happens(4) else "keep",
     )
-    images = [_image(shared, rank, dice)]
+    images = [draw_image(shared, rank, dice)]
     way = ("auto", "")
     if methods or (made.planned and dice.happens(2)):  # else as most calls
         algorithms = [name for method in methods or NAMES for name in NAMES[method].algorithms]
@@ -258,7 +258,7 @@ def kind_of(operator: str, rank: int, dice: Dice, methods: tuple[str, ...] = ())
         if not ways:
             return None
         way = dice.pick(*ways)
-    images += [_image(shared, rank, dice) for _ in range(IMAGES - 1)]
+    images += [draw_image(shared, rank, dice) for _ in range(IMAGES - 1)]
     activations = _activations(replace(images[0], algorithm=way[0], method=way[1]))
     storages = [storage for storage in STORAGES if (dtype, storage) != ("bfloat16", "byte-swapped")]
     return Kind(
@@ -343,7 +343,7 @@ def _in_axes(dice: Dice, filters: Case, rank: int) -> Case:
     )
 
 
-def _image(shared: Trial, rank: int, dice: Dice) -> Trial:
+def draw_image(shared: Trial, rank: int, dice: Dice) -> Trial:
     """`shared` with filters, an image and padding of some family, such that the case is valid."""
     # Winograd alone has four algorithms.
     names = (*FAMILIES, *["dense", "3x3", "3x3"] * 2)

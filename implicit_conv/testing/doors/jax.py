@@ -14,9 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from implicit_conv.testing.doors.data import Data, check_bits, check_close, compared, made, outcome
+from implicit_conv.testing import Case
+from implicit_conv.testing.doors.data import Data, check_bits, check_close, made, outcome
 from implicit_conv.testing.doors.turns import ONCE, Turn, Turns, called, draw_turns, forget
+from implicit_conv.testing.draw import draw_image
 from implicit_conv.testing.families import Dice
+from implicit_conv.testing.trial import Trial
 from implicit_conv.testing.ways import COMPILED, FIRST, Watch, counted, noted
 
 REQUIRED = {"jax": "jax>=0.5"}
@@ -26,7 +29,6 @@ DTYPES = (*FLOATS * 6, "int8", "int32", "complex64", "complex128")
 OWN = "XLA's own"
 # Largest differences, of eps relative to sums of magnitudes: Winograd adds to those of rounding.
 UNITS = {"strict": 16, "": 64, "standard": 64, "fast": 400}
-SIZES = {1: (60, 9), 2: (14, 5), 3: (7, 3)}  # of images and of filters at most, by the rank
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ class Call:
             given = turn.placed(self._made(turn), old)
             run = called(ours, partial(watch.call, caller, unseen=unseen))
             found = outcome(lambda: run(**jax.device_put(given, may_alias=True)), {})
-        for (own, result), size in zip(compared(expected[0], found), expected[1], strict=True):
+        for (own, result), size in zip(expected[0].pairs(found), expected[1], strict=True):
             eps = 0 if own.dtype.kind == "i" else jax.numpy.finfo(own.dtype).eps
             units = 2 if own.itemsize == 2 else UNITS[self.precision]
             check_close(own, result, units * eps * abs(size))
@@ -124,35 +126,29 @@ class Call:
 
 
 def draw(dice: Dice) -> Call:
-    """Transposed, of groups, with windows as large as images, or with any order of dimensions."""
-    rank, precision = dice.number(1, 3), dice.pick("", "strict", "standard", "fast")
-    dtype, space, (pixels, taps) = dice.pick(*DTYPES), "DHW"[3 - rank :], SIZES[rank]
-    features, images = dice.pick((1, 1), (1, 1), (2, 1), (20, 1), (1, 2))
-    most, taps = 2 if features > 2 else dice.pick(12, 12, 40), pixels if dice.happens(5) else taps
-    sizes = {"N": images * dice.number(1, 3), "C": features * dice.number(1, most)}
-    filters = {"I": sizes["C"] // features, "O": features * images * dice.number(1, most)}
-    sizes |= {letter: dice.number(1, pixels) for letter in space}
-    filters |= {letter: dice.number(1, taps) for letter in space}
-    last, any_order = dice.happens(2), dice.happens(3)
-    letters = (f"N{space}C", f"{space}IO") if last else (f"NC{space}", f"OI{space}")
-    orders = [tuple(permutations(each) if any_order else (each,)) for each in letters]
+    """Of any family of filters; transposed ones, groups of images and all orders of axes too."""
+    rank, precision, dtype = dice.number(1, 3), dice.pick(*UNITS), dice.pick(*DTYPES)
+    case, space = draw_image(Trial(Case()), rank, dice).case, "DHW"[3 - rank :]
+    images = dice.pick(1, 1, 2, 4) if case.groups == 1 else 1
+    sizes = {"N": images * case.N * dice.number(1, 3), "C": case.C * case.groups}
+    sizes |= zip(space, case.size, strict=True)
+    filters = {"I": case.C, "O": case.K * case.groups * images}
+    filters |= zip(space, case.kernel, strict=True)
+    letters = (f"N{space}C", f"{space}IO") if dice.happens(2) else (f"NC{space}", f"OI{space}")
+    orders = [[*permutations(each)] if dice.happens(3) else [each] for each in letters]
     of_x, of_w, of_y = ("".join(dice.pick(*orders[n])) for n in (0, 1, 0))
-
-    def each(*values: Any) -> tuple[Any, ...]:
-        return tuple(dice.pick(*values) for _ in space)
-
     axes = dice.pick((0, None), (None, 0), (0, 0), (1, 0)) if dice.happens(3) else ()
     options = {
-        "window_strides": each(1, 2, 3),
-        "padding": dice.pick("SAME", "VALID", each((0, 0), (1, 1), (2, 1), (0, 3), (-1, 2))),
-        "rhs_dilation": each(1, 1, 2),
+        "window_strides": case.stride,
+        "padding": dice.pick("SAME", "VALID") if dice.happens(5) else case.padding,
+        "rhs_dilation": case.dilation,
         "dimension_numbers": (of_x, of_w, of_y),
-        "feature_group_count": features + (dice.happens(60) and not axes),
+        "feature_group_count": case.groups + (dice.happens(60) and not axes),
         "batch_group_count": images,
         "precision": dice.pick(None, "default", "high", "highest", ("default", "highest")),
     }
     if dice.happens(3):
-        options |= {"padding": each((0, 0), (1, 1), (2, 3), (-1, 2)), "lhs_dilation": each(1, 2, 3)}
+        options["lhs_dilation"] = tuple(dice.number(1, 3) for _ in space)
         options["window_strides"] = (1 + dice.happens(8),) * rank
     if dice.happens(4) and dtype in ("float16", "bfloat16", "int8"):
         options["preferred_element_type"] = "int32" if dtype == "int8" else "float32"

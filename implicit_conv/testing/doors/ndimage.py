@@ -13,15 +13,7 @@ import numpy as np
 
 import implicit_conv
 from implicit_conv.testing import Array
-from implicit_conv.testing.doors.data import (
-    Data,
-    Outcome,
-    check_bits,
-    check_close,
-    compared,
-    made,
-    outcome,
-)
+from implicit_conv.testing.doors.data import Data, Outcome, check_bits, check_close, made, outcome
 from implicit_conv.testing.doors.turns import ONCE, Turn, Turns, draw_turns, forget
 from implicit_conv.testing.families import Dice
 from implicit_conv.testing.storage import STORAGES
@@ -154,7 +146,7 @@ class Call:
             found = watch.call(
                 "ndimage", lambda: one._outcome(ndimage, given, **options), "scipy's own code"
             )
-        for result, own in compared(expected, found):
+        for result, own in expected.pairs(found):
             if self.precision == "strict":
                 check_bits(result, own)
             else:
