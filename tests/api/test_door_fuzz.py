@@ -275,6 +275,28 @@ def exchanged_padding(monkeypatch):
     monkeypatch.setattr(lowering, "program_key", program_key)
 
 
+def the_first_filter(monkeypatch):
+    """A convolution of JAX that is compiled keeps the filter of its first call."""
+    import jax
+
+    from implicit_conv.jax import lowering
+
+    def call_of(*arguments):
+        call, kept = right(*arguments), []
+
+        def first(w):
+            kept.append(np.array(w))
+            return kept[0]
+
+        def called(x, w):
+            return call(x, jax.pure_callback(first, jax.ShapeDtypeStruct(w.shape, w.dtype), w))
+
+        return called
+
+    right = lowering.call_of
+    monkeypatch.setattr(lowering, "call_of", call_of)
+
+
 def unseen_masks(monkeypatch):
     """Chunks are read without a look at their masks."""
     from implicit_conv.scale import dask, gathered, image_operation, operation
@@ -290,6 +312,7 @@ PLANTS = [
     ("converted", same_storage, "should be"),
     ("dask", unseen_masks, "should be"),
     ("jax", exchanged_padding, "should be"),
+    ("jax", the_first_filter, "should be"),
     ("signal", exchanged_operands, "DifferenceError"),  # also where a warning is missing
     ("signal", the_faster_method, "DifferenceError"),  # also where there is one
     ("ndimage", equal_weights, "should be"),
