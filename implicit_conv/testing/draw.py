@@ -294,7 +294,7 @@ def kind_of(
         subnormals="flush" if made.planned and dice.happens(4) else "keep",
     )
     family = dice.pick(*families)
-    images = [_image(shared, rank, dice, family)]
+    images = [draw_image(shared, rank, dice, family)]
     way = ("auto", "")
     if methods or (made.planned and dice.happens(2)):  # else as most calls
         algorithms = [name for method in methods or NAMES for name in NAMES[method].algorithms]
@@ -303,7 +303,7 @@ def kind_of(
         if not ways:
             return None
         way = dice.pick(*ways)
-    images += [_image(shared, rank, dice, dice.pick(*families)) for _ in range(IMAGES - 1)]
+    images += [draw_image(shared, rank, dice, dice.pick(*families)) for _ in range(IMAGES - 1)]
     activations = _activations(replace(images[0], algorithm=way[0], method=way[1]))
     storages = [storage for storage in STORAGES if (dtype, storage) != ("bfloat16", "byte-swapped")]
     return Kind(
@@ -389,7 +389,7 @@ def _in_axes(dice: Dice, filters: Case, rank: int) -> Case:
     )
 
 
-def _image(shared: Trial, rank: int, dice: Dice, name: str) -> Trial:
+def draw_image(shared: Trial, rank: int, dice: Dice, name: str) -> Trial:
     """`shared` with filters, an image and padding of a family, such that the case is valid."""
     family = FAMILIES[name] if shared.made.planned else COLUMNS
     while True:

@@ -61,21 +61,19 @@ def watched() -> Iterator[Watch]:
 
 def noted(watch: Watch, place: Any, name: str, way: str) -> Any:
     """A patch of a function, which notes that a call has come to it."""
-    own = getattr(place, name)
-
-    def function(*arguments: Any, **options: Any) -> Any:
-        watch.note(way)
-        return own(*arguments, **options)
-
-    return mock.patch.object(place, name, function)
+    return _telling(place, name, lambda: watch.note(way))
 
 
 def counted(watch: Watch, place: Any, name: str, way: str) -> Any:
     """A patch of a function, each of whose calls is one of the ways."""
+    return _telling(place, name, lambda: watch.taken.update([way]))
+
+
+def _telling(place: Any, name: str, tell: Callable[[], None]) -> Any:
     own = getattr(place, name)
 
     def function(*arguments: Any, **options: Any) -> Any:
-        watch.taken[way] += 1
+        tell()
         return own(*arguments, **options)
 
     return mock.patch.object(place, name, function)

@@ -1,8 +1,10 @@
 """The fuzz of doors: the same programs every time; faults, crashes and hangs are found and told."""
 
 import importlib
+import multiprocessing
 import os
 import signal as signals
+import sys
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -32,10 +34,38 @@ def module(name):
     return importlib.import_module(f"implicit_conv.testing.doors.{name}")
 
 
-def found(name, seed, capfd, seconds=60):
+def status_of(name, seed, seconds, plant=None):
+    """The status of a run with a fault, in a process that forks. XLA's threads, which this one may
+    have, survive no fork: JAX's programs are checked by a new one.
+    """
+    if name != "jax":
+        return doors.fuzz(name, seed, seconds)
+    process = multiprocessing.get_context("spawn").Process(
+        target=begin, args=(name, seed, seconds, plant)
+    )
+    process.start()
+    process.join()
+    return process.exitcode
+
+
+def begin(name, seed, seconds, plant):
+    """Run in a new process, with a fault that was planted in the other one."""
+    with pytest.MonkeyPatch.context() as patched:
+        if plant is not None:
+            planted(plant, patched)
+        sys.exit(doors.fuzz(name, seed, seconds))
+
+
+def planted(plant, monkeypatch):
+    """Plant a fault; a run ends when it is found."""
+    plant(monkeypatch)
+    monkeypatch.setattr(loop, "MOST_FAILURES", 1)
+
+
+def found(name, seed, capfd, seconds=60, plant=None):
     """What a run that must find a fault prints."""
     started = time.monotonic()
-    status = doors.fuzz(name, seed, seconds)
+    status = status_of(name, seed, seconds, plant)
     output = capfd.readouterr().out
     assert status == 1, output
     assert time.monotonic() - started < seconds + 60  # it ends
@@ -51,7 +81,7 @@ def program(output):
 
 @pytest.mark.exhaustive
 def test_twenty_minutes_of_a_door_are_right(door):
-    assert doors.fuzz(door, int(time.time()), 20 * 60) == 0
+    assert status_of(door, int(time.time()), 20 * 60) == 0
 
 
 def test_a_seed_gives_the_same_programs(door):
@@ -231,6 +261,42 @@ def same_storage(monkeypatch):
     )
 
 
+def exchanged_padding(monkeypatch):
+    """Pixels are padded behind an image whose pixels are dilated, instead of in front of it."""
+    from implicit_conv.jax import lowering
+
+    def program_key(buffers, axes, window, precision):
+        if window.reverses_taps:
+            padding = tuple((high, low) for low, high in window.padding)
+            window = window._replace(padding=padding)
+        return right(buffers, axes, window, precision)
+
+    right = lowering.program_key
+    monkeypatch.setattr(lowering, "program_key", program_key)
+
+
+def the_first_filter(monkeypatch):
+    """A convolution of JAX that is compiled keeps the filter of its first call."""
+    import jax
+
+    from implicit_conv.jax import lowering
+
+    def call_of(*arguments):
+        call, kept = right(*arguments), []
+
+        def first(w):
+            kept.append(np.array(w))
+            return kept[0]
+
+        def called(x, w):
+            return call(x, jax.pure_callback(first, jax.ShapeDtypeStruct(w.shape, w.dtype), w))
+
+        return called
+
+    right = lowering.call_of
+    monkeypatch.setattr(lowering, "call_of", call_of)
+
+
 def unseen_masks(monkeypatch):
     """Chunks are read without a look at their masks."""
     from implicit_conv.scale import dask, gathered, image_operation, operation
@@ -245,6 +311,8 @@ PLANTS = [
     ("converted", applied_twice, "should be"),
     ("converted", same_storage, "should be"),
     ("dask", unseen_masks, "should be"),
+    ("jax", exchanged_padding, "should be"),
+    ("jax", the_first_filter, "should be"),
     ("signal", exchanged_operands, "DifferenceError"),  # also where a warning is missing
     ("signal", the_faster_method, "DifferenceError"),  # also where there is one
     ("ndimage", equal_weights, "should be"),
@@ -262,9 +330,8 @@ def test_a_planted_fault_is_found_within_a_minute(name, plant, words, monkeypatc
     for package in module(name).REQUIRED:
         pytest.importorskip(package, reason="the door needs its library")
     with monkeypatch.context() as patched:
-        plant(patched)
-        patched.setattr(loop, "MOST_FAILURES", 1)
-        output = found(name, 1, capfd)
+        planted(plant, patched)
+        output = found(name, 1, capfd, plant=plant)
         assert words in output
         with pytest.raises(DifferenceError):
             exec(program(output), {})

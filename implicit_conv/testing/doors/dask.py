@@ -17,14 +17,7 @@ import numpy as np
 from implicit_conv.errors import DTypeError
 from implicit_conv.problem.options import PADDING_MODES
 from implicit_conv.testing import Array
-from implicit_conv.testing.doors.data import (
-    Data,
-    DifferenceError,
-    check_bits,
-    compared,
-    made,
-    outcome,
-)
+from implicit_conv.testing.doors.data import Data, DifferenceError, check_bits, made, outcome
 from implicit_conv.testing.doors.turns import ONCE, Turn, Turns, draw_turns, forget
 from implicit_conv.testing.families import Dice
 from implicit_conv.testing.ways import COMPILED, Watch, watched
@@ -128,7 +121,7 @@ class Call:
                 compute = partial(watch.call, "dask", compute, COMPILED)
             found = outcome(compute, {})
         if self.mask in ("none", "filled") or type(found.error) is not DTypeError:
-            for result, own in compared(expected, found):
+            for result, own in expected.pairs(found):
                 check_bits(result, own)
         forget(given)
         return given

@@ -63,12 +63,37 @@ def made(arguments: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+class DifferenceError(AssertionError):
+    """A door and its library come to different outcomes."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a call comes to: its results, or its error."""
 
     results: tuple[Array, ...] = ()
     error: Exception | None = None
+
+    def __str__(self) -> str:
+        if self.error is not None:
+            return repr(self.error)
+        return " and ".join(f"{result.dtype} {result.shape}" for result in self.results)
+
+    def pairs(self, found: Outcome) -> list[tuple[Array, Array]]:
+        """The results of two calls, of which this one is as expected.
+
+        Raises
+        ------
+        DifferenceError
+            One of them failed, they failed in different ways, or their shapes or dtypes differ.
+        """
+        kinds = [
+            (type(one.error), [(result.shape, result.dtype) for result in one.results])
+            for one in (self, found)
+        ]
+        if kinds[0] != kinds[1]:
+            raise DifferenceError(f"expected {self}, found {found}") from found.error or self.error
+        return list(zip(self.results, found.results, strict=True))
 
 
 def outcome(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Outcome:
@@ -81,36 +106,6 @@ def outcome(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Outco
     return Outcome(tuple(map(np.asarray, found if isinstance(found, tuple) else (found,))))
 
 
-class DifferenceError(AssertionError):
-    """A door and its library come to different outcomes."""
-
-
-def compared(expected: Outcome, found: Outcome) -> list[tuple[Array, Array]]:
-    """The pairs of results of two calls.
-
-    Raises
-    ------
-    DifferenceError
-        One of them failed, they failed in different ways, or their shapes or dtypes differ.
-    """
-    if type(expected.error) is not type(found.error):
-        raise DifferenceError(f"expected {_words(expected)}, found {_words(found)}") from (
-            found.error or expected.error
-        )
-    if len(expected.results) != len(found.results):
-        raise DifferenceError(f"expected {_words(expected)}, found {_words(found)}")
-    pairs = list(zip(expected.results, found.results, strict=True))
-    if any((one.shape, one.dtype) != (other.shape, other.dtype) for one, other in pairs):
-        raise DifferenceError(f"expected {_words(expected)}, found {_words(found)}")
-    return pairs
-
-
-def _words(outcome: Outcome) -> str:
-    if outcome.error is not None:
-        return repr(outcome.error)
-    return " and ".join(f"{result.dtype} {result.shape}" for result in outcome.results)
-
-
 def check_bits(expected: Array, found: Array) -> None:
     """Raise a DifferenceError if elements differ; two NaNs are equal, and so are both zeros."""
     wrong = np.asarray(found != expected)
@@ -119,7 +114,7 @@ def check_bits(expected: Array, found: Array) -> None:
     _report(wrong, expected, found)
 
 
-def check_close(expected: Array, found: Array, bound: float) -> None:
+def check_close(expected: Array, found: Array, bound: float | Array) -> None:
     """Raise a DifferenceError if elements differ by more than `bound`, or if one of them alone is
     finite.
     """

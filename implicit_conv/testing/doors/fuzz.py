@@ -15,7 +15,7 @@ from implicit_conv.testing.families import Dice
 from implicit_conv.testing.loop import Source, compute
 from implicit_conv.testing.ways import Kinds
 
-DOORS = ("converted", "dask", "ndimage", "signal", "torch")
+DOORS = ("converted", "dask", "jax", "ndimage", "signal", "torch")
 PROGRAMS = 40  # of a kind; the others of the kind of one that fails are left out
 MOST_SECONDS = 60.0  # of a program; a longer one hangs
 

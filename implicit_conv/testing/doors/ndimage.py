@@ -13,15 +13,7 @@ import numpy as np
 
 import implicit_conv
 from implicit_conv.testing import Array
-from implicit_conv.testing.doors.data import (
-    Data,
-    Outcome,
-    check_bits,
-    check_close,
-    compared,
-    made,
-    outcome,
-)
+from implicit_conv.testing.doors.data import Data, Outcome, check_bits, check_close, made, outcome
 from implicit_conv.testing.doors.turns import ONCE, Turn, Turns, draw_turns, forget
 from implicit_conv.testing.families import Dice
 from implicit_conv.testing.storage import STORAGES
@@ -44,27 +36,12 @@ EXTREMES = ("minimum_filter", "maximum_filter")
 EXTREMES_ALONG = ("minimum_filter1d", "maximum_filter1d")
 RANKS = ("median_filter", "rank_filter", "percentile_filter")
 MORPHOLOGY = (
-    "grey_erosion",
-    "grey_dilation",
-    "grey_opening",
-    "grey_closing",
-    "morphological_gradient",
-    "morphological_laplace",
-    "white_tophat",
-    "black_tophat",
+    *("grey_erosion", "grey_dilation", "grey_opening", "grey_closing"),
+    *("morphological_gradient", "morphological_laplace", "white_tophat", "black_tophat"),
 )
 ORDERS = (*EXTREMES, *EXTREMES_ALONG, *RANKS, *MORPHOLOGY)
-FUNCTIONS = (
-    *SUMS,
-    *LINES,
-    *MEANS,
-    *GAUSSIANS,
-    *SCALES,
-    *DERIVATIVES,
-    "laplace",
-    *GENERIC,
-    *ORDERS,
-)
+SMOOTHING = (*MEANS, *GAUSSIANS, *SCALES)
+FUNCTIONS = (*SUMS, *LINES, *SMOOTHING, *DERIVATIVES, "laplace", *GENERIC, *ORDERS)
 ONE_AXIS = (*LINES, "uniform_filter1d", "gaussian_filter1d", *DERIVATIVES, *EXTREMES_ALONG)
 # Arrays that results are written to: new ones of some storage, and the image or its neighbourhood.
 NEW = ("contiguous", "strided", "reversed", "permuted", "read-only", "misshapen")
@@ -169,7 +146,7 @@ class Call:
             found = watch.call(
                 "ndimage", lambda: one._outcome(ndimage, given, **options), "scipy's own code"
             )
-        for result, own in compared(expected, found):
+        for result, own in expected.pairs(found):
             if self.precision == "strict":
                 check_bits(result, own)
             else:

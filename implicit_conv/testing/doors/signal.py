@@ -13,7 +13,7 @@ from unittest import mock
 import numpy as np
 
 from implicit_conv.testing import Array
-from implicit_conv.testing.doors.data import Data, check_bits, check_close, compared, made, outcome
+from implicit_conv.testing.doors.data import Data, check_bits, check_close, made, outcome
 from implicit_conv.testing.doors.turns import ONCE, Turn, Turns, called, draw_turns, forget
 from implicit_conv.testing.families import Dice
 from implicit_conv.testing.storage import STORAGES
@@ -80,7 +80,7 @@ class Call:
             given = turn.placed(made(data), before)
             call = partial(watch.call, "signal", unseen=OWN)
             found = outcome(called(getattr(signal, self.function), call), given)
-        for result, own in compared(expected, found):
+        for result, own in expected.pairs(found):
             if self._transforms(plain) and not np.isfinite(result).all():
                 continue  # an FFT spreads what is not finite, and a sum does not
             if result.dtype.kind in "fc":

@@ -60,9 +60,10 @@ class Turn(NamedTuple):
 
 
 def _convolve(array: Array) -> None:
-    """Convolve an image by a window whose only tap is the one in the middle."""
-    if array.dtype.char not in "fd" or not 1 <= array.ndim <= 3 or not array.size:
+    """Convolve an image, along three axes at most, by a window whose middle tap is the only one."""
+    if array.dtype.char not in "fd" or not array.ndim or not array.size:
         return
+    array = array[(0,) * (array.ndim - 3)]
     x = np.nan_to_num(array)[None, None]
     w = np.zeros((1, 1, *(3,) * array.ndim), array.dtype.newbyteorder("="))
     w[(0, 0, *(1,) * array.ndim)] = 1
