@@ -73,9 +73,8 @@ def run(options: argparse.Namespace) -> int:
             show(name, number, len(suite))
             found.append(measured(name, case, options.threads))
     print(terminal.table_of([cells(one) for one in found]))
-    for one in found:
-        for words in one.misjudged:
-            print(f"{one.layer}: {words}")
+    for name, words in ((one.layer, words) for one in found for words in one.misjudged):
+        print(f"{name}: {words}")
     mean, worst = summary(found)
     print(
         f"regret of {len(found)} layers: {mean:.3f} as geometric mean (at most {MEAN}), worst "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -133,11 +134,9 @@ def _check_prepared(trial: Trial, watch: Watch) -> None:
             y = watch.call("plan.prepare", call, PREPARED_COMPILED)
             if y is not out:
                 raise WrongResultError("a prepared call returned another array than out")
-            added = None if residual is None else residual.copy()
-            copied = given._replace(first=given.first.copy(), second=given.second.copy())
-            made.append((copied._replace(residual=added), y.copy()))
-    for inputs_then, result in made:
-        verify(trial, inputs_then, result)
+            made.append(copy.deepcopy((given, y)))
+    for then, result in made:
+        verify(trial, then, result)
 
 
 def _write(array: Array, values: Array) -> None:

@@ -318,9 +318,8 @@ def _epilogue(
         dtype = scale.dtype.name if trial.is_integer and scale is not None else trial.sum_dtype
         bias = _numbers(trial, rng, (filters,), dtype)
     if trial.numbers:
-        scale, bias = (
-            None if each is None else np.repeat(each[:1], filters) for each in (scale, bias)
-        )
+        scale = scale if scale is None else np.repeat(scale[:1], filters)
+        bias = bias if bias is None else np.repeat(bias[:1], filters)
     if trial.added:
         dtype = trial.y_dtype if trial.is_integer else case.dtype
         added = arranged(case, result, _numbers(trial, rng, case.shapes[result], dtype))

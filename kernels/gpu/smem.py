@@ -103,11 +103,3 @@ def copy_quad(smem: int, gmem: int, size: int) -> None:
 
     PTX ISA 9.7.9.25.3, PTX 7.0, sm_80.
     """
-
-
-@instruction("fence.proxy.async.shared::cta;", target="sm_90")
-def fence_async() -> None:
-    """``fence.proxy.async``: make this thread's stores visible to tensor copies and wgmma.
-
-    PTX ISA 9.7.13, PTX 8.0, sm_90.
-    """

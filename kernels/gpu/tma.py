@@ -48,31 +48,3 @@ def load_im2col(
     if cta_group or (cluster and mode != "im2col"):
         target = "sm_100a"
     return names, Asm(text, "rliiiirhh" + "h" * multicast, target=target)
-
-
-@instruction(
-    "cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [$0, {$2, $3, $4, $5}], [$1];",
-    "lriiii",
-    target="sm_90",
-)
-def store_tile(map: int, smem: int, c: int, w: int, h: int, n: int) -> None:
-    """``cp.async.bulk.tensor.4d.global``: store the box of the map at (c, w, h, n).
-
-    PTX 8.0, sm_90.
-    """
-
-
-@instruction("cp.async.bulk.commit_group;", target="sm_90")
-def store_commit() -> None:
-    """``cp.async.bulk.commit_group``: all stores issued since the last commit form a group.
-
-    PTX ISA 9.7.9.25.4, PTX 8.0, sm_90.
-    """
-
-
-@instruction("cp.async.bulk.wait_group.read 0;", target="sm_90")
-def store_wait() -> None:
-    """``cp.async.bulk.wait_group.read 0``: wait until all stores have read shared memory.
-
-    PTX ISA 9.7.9.25.4, PTX 8.0, sm_90.
-    """

@@ -96,19 +96,3 @@ def set_registers(change: str, count: int) -> tuple[str, Asm]:
     PTX ISA 9.7.19.5, PTX 8.0, sm_90a and a/f.
     """
     return "", Asm(f"setmaxnreg.{change}.sync.aligned.u32 {count};", target="sm_90a+")
-
-
-@instruction("griddepcontrol.wait;", target="sm_90")
-def wait_for_previous_grid() -> None:
-    """``griddepcontrol.wait``: wait until the results of the previous kernel are visible.
-
-    PTX ISA 9.7.13, PTX 7.8, sm_90.
-    """
-
-
-@instruction("griddepcontrol.launch_dependents;", target="sm_90")
-def launch_next_grid() -> None:
-    """``griddepcontrol.launch_dependents``: allow the next kernel to start.
-
-    PTX ISA 9.7.13, PTX 7.8, sm_90.
-    """

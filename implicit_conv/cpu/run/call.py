@@ -207,19 +207,11 @@ class Call:
         self._compute(x, w, bias, y, residual, scale)
         return y
 
-    def prepared(
-        self,
-        x: Array,
-        w: Any,
-        bias: Array | None,
-        y: Array,
-        residual: Array | None,
-        scale: Array | None,
-    ) -> Callable[[], object]:
-        """A function that makes this call of these arrays; bias and scale may not change. The
-        caller holds the arrays, and the panels at `w`.
+    def prepared(self, *arrays: Any) -> Callable[[], object]:
+        """A function that makes this call of x, w, bias, y, residual and scale; bias and scale may
+        not change. The caller holds the arrays, and the panels at `w`.
         """
-        return functools.partial(self, x, w, bias, y, residual, scale)
+        return functools.partial(self, *arrays)
 
     def _addend(self, bias: Array) -> Array:
         """A bias of the right shape as a contiguous array in the dtype of the sums."""
@@ -313,24 +305,18 @@ class KernelCall(Call):
             self._pack_and_run(x, w, out, sums, residual, scaling)
         return y
 
-    def prepared(
-        self,
-        x: Array,
-        w: Any,
-        bias: Array | None,
-        y: Array,
-        residual: Array | None,
-        scale: Array | None,
-    ) -> Callable[[], object]:
+    def prepared(self, *arrays: Any) -> Callable[[], object]:
         """See `Call`; a single launch is called at once."""
+        x, w, bias, y, residual, scale = arrays
         is_packed = type(w) is int
         is_single = self._split is None and (is_packed or self._packing is None)
         if scale is not None or not is_single:
-            return super().prepared(x, w, bias, y, residual, scale)
-        x, y, w = bits(x), bits(y), w if is_packed else bits(w)
+            return super().prepared(*arrays)
+        x, y = bits(x), bits(y)
+        filters, panels = (x, w) if is_packed else (bits(w), 0)
         sums = None if bias is None else bits(self._operator.initial_sums(bias))
         launch = self._main.with_addends(sums, residual)
-        return functools.partial(launch.run, x, x if is_packed else w, y, w if is_packed else 0)
+        return functools.partial(launch.run, x, filters, y, panels)
 
     @property
     def takes_addresses(self) -> bool:

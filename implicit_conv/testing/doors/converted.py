@@ -151,12 +151,7 @@ class Program:
         return f"{self.rank}d {self.dtype}"
 
     def check(self) -> tuple[str, ...]:
-        """Compare all results with those of the network itself, in float64.
-
-        Returns
-        -------
-        ways : names
-            Those that convolutions took.
+        """Compare all results with the network's own in float64; see `doors.fuzz.Program`.
 
         Raises
         ------

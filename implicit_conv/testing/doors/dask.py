@@ -78,12 +78,7 @@ class Call:
     turns: Turns = ONCE
 
     def check(self) -> tuple[str, ...]:
-        """Compare the result with that of the whole array.
-
-        Returns
-        -------
-        ways : names
-            Those that chunks of convolutions took.
+        """Compare the result with that of the whole array; see `doors.fuzz.Program`.
 
         Raises
         ------

@@ -43,12 +43,7 @@ class Call:
     turns: Turns = ONCE
 
     def check(self) -> tuple[str, ...]:
-        """Compare the results with scipy's.
-
-        Returns
-        -------
-        ways : names
-            Those that calls took.
+        """Compare the results with scipy's; see `doors.fuzz.Program`.
 
         Raises
         ------

@@ -200,12 +200,7 @@ class Program:
         return next(_uses(action)[0].function for action in self.actions if _uses(action))
 
     def check(self) -> tuple[str, ...]:
-        """Compare all results with those of torch alone, in float64.
-
-        Returns
-        -------
-        ways : names
-            Those that calls took.
+        """Compare all results with those of torch alone, in float64; see `doors.fuzz.Program`.
 
         Raises
         ------
