@@ -103,7 +103,7 @@ def test_parts_are_summed():
 def test_the_lines_of_parts_are_of_the_longest_one():
     """A complex convolution is one real convolution, which here has a part for each phase."""
     phases = {"stride": 2, "layout": "NHWC"}
-    plan = ic.plan_conv_transpose2d((1, 5, 5, 4), (4, 4, 3, 3), "complex64", **phases)
+    plan = ic.plan_conv_transpose2d((1, 5, 5, 4), (4, 4, 5, 5), "complex64", **phases)
     (real,) = plan.facts()["parts"]
     longest = max(real["parts"], key=lambda part: part["milliseconds"])
     runs, takes, why = plan.explain(brief=True).splitlines()
