@@ -36,9 +36,9 @@ def assert_equal_bits(trial):
 
 @pytest.mark.slow
 @every_method
-def test_each_value_that_a_method_declares(method):
-    """Each dtype, activation and operand of its epilogue."""
-    for trial in Suite(method).trials(1, DECLARED):
+def test_each_dtype_and_precision_that_a_method_declares(method):
+    """Epilogues are the same parts for all methods."""
+    for trial in Suite(method).trials(1, DECLARED[:2]):
         assert_equal_bits(trial)
 
 
