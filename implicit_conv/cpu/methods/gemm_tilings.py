@@ -52,7 +52,6 @@ TILE_PIXELS = {"amx": AMX_PIXELS, "matrices": MATRIX_PIXELS}
 AMX_CYCLES = 2.0  # cycles per element (tap x pair) of one AMX tile of pixels and two of filters
 TILE_PIXEL_CYCLES = 100 / 14  # fixed cycles per pixel of a register tile, without its sums
 RUN_CYCLES = 25  # fixed cycles per run of a register tile's taps
-TAP_CYCLES = 50  # fixed cycles per tap of a load tile (EPYC 7003, 2026-11: 35 to 100)
 PIXEL_COPY_CYCLES = 4  # cycles to copy a pixel of one group, at least
 LOAD_ROW_CYCLES = 100  # fixed cycles per buffered row
 # Share of the time that a panel takes to arrive, beyond the time of its first register tile, that
@@ -207,14 +206,14 @@ def estimate(
     filter_bytes = elements * vectors * lanes * problem.itemsize
     near = filter_bytes + buffer_bytes(g, problem.itemsize) <= arch.l2_bytes
     far = 0.0 if near else stream_cycles(filter_bytes)
-    load = float(schedule.taps(g) * TAP_CYCLES)
+    load = 0.0
     if not in_place:
         cost = COPY_CYCLES if problem.channels_last else TRANSPOSE_CYCLES
         rows = schedule.tile_rows(g) * g.phases_w
         pixel = cost * min(g.C, g.tile_c)
         if problem.channels_last and g.groups > 1:  # a cache line each, of a few channels
             pixel = max(pixel, PIXEL_COPY_CYCLES)
-        load += rows * (schedule.row_pitch(g) / g.phases_w * pixel + LOAD_ROW_CYCLES)
+        load = rows * (schedule.row_pitch(g) / g.phases_w * pixel + LOAD_ROW_CYCLES)
     stream = max(multiply, far) + FAR_SHARE * far + store_cycles(problem, g)
     if g.tile_m < arch.tile_pixels:  # the first of its tiles reads a panel faster than L2 has it
         stream += FIRST_READ_SHARE * max(0.0, far - multiply / pixel_tiles)
