@@ -10,8 +10,8 @@ from perf.shapes import Layers, depthwise, layer
 
 # He et al., "Deep Residual Learning for Image Recognition" (2016), table 1, in the form known as
 # v1.5 (torchvision, NVIDIA), where the 3x3 has the stride: (width, input size, stride of the
-# stage).
-RESNET50_STAGES = ((64, 56, 1), (128, 56, 2), (256, 28, 2), (512, 14, 2))
+# stage, blocks).
+RESNET50_STAGES = ((64, 56, 1, 3), (128, 56, 2, 4), (256, 28, 2, 6), (512, 14, 2, 3))
 
 # Sandler et al., "MobileNetV2" (2018), table 2: (expansion, output channels, blocks, stride).
 MOBILENET_V2 = (
@@ -127,16 +127,23 @@ DEEPLAB_BLOCK4 = (512, 33, (2, 4, 8))
 
 def resnet50() -> Layers:
     """The 23 distinct shapes, including stem and shortcuts."""
+    return iter({name: (name, case) for name, case in all_resnet50()}.values())
+
+
+def all_resnet50() -> Layers:
+    """All 53 convolutions."""
     yield layer(3, 64, 224, 7, 2)
     channels = 64
-    for width, size, stride in RESNET50_STAGES:
+    for width, size, stride, blocks in RESNET50_STAGES:
         out = size // stride
         yield layer(channels, width, size)
         yield layer(width, width, size, 3, stride)
         yield layer(width, 4 * width, out)
         yield layer(channels, 4 * width, size, 1, stride)  # the shortcut
-        yield layer(4 * width, width, out)
-        yield layer(width, width, out, 3)
+        for _ in range(1, blocks):
+            yield layer(4 * width, width, out)
+            yield layer(width, width, out, 3)
+            yield layer(width, 4 * width, out)
         channels = 4 * width
 
 

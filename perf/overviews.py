@@ -6,6 +6,7 @@ compares with "plan"; any other rival takes a plain filter at each call, and com
 
 from __future__ import annotations
 
+from collections import Counter
 from math import inf
 from statistics import geometric_mean
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 from implicit_conv.tools.rivals import FAST_UNITS, LIMIT_UNITS
 from perf import outliers
 from perf.engines import ENGINES, PLAIN, RIVALS
+from perf.networks import all_resnet50
 from perf.record import Record
 
 FASTEST = "fastest of all"  # in place of a rival's name: the fastest on each layer
@@ -137,6 +139,36 @@ def _of_rival(record: Record, rival: str) -> Overview:
     first = ratio_key(rival, next(iter(means)))
     worst, layer = min((row["ratios"][first], row["layer"]) for row in rows)
     return Overview(record, rival, len(rows), means, worst, layer)
+
+
+def network_lines(record: Record) -> list[str]:
+    """For each rival, the time of a whole network, in which a layer stands as often as it does.
+
+    A mean of ratios hides where a slow layer takes most of the time. Only ResNet-50 says how often;
+    rivals that lack a layer are left out.
+    """
+    if record["settings"]["suite"] != "resnet50":
+        return []
+    often = Counter(name for name, _ in all_resnet50())
+    found = {
+        next(n for n in often if f"{row['layer']} ".startswith(f"{n} ")): row
+        for row in record["rows"]
+    }
+    if set(found) != set(often):
+        return []
+    lines = []
+    for rival in rivals_of(record):
+        if all(rival in row["timings"] for row in found.values()):
+            ours, theirs = (
+                1e3
+                * sum(often[name] * row["timings"][who]["median"] for name, row in found.items())
+                for who in (ours_against(rival)[0], rival)
+            )
+            lines.append(
+                f"the {often.total()} layers of the network: {ours:.3g} ms, {rival} {theirs:.3g}, "
+                f"{theirs / ours:.2f} times as long"
+            )
+    return lines
 
 
 def fastest_line(record: Record) -> list[str]:

@@ -100,8 +100,8 @@ METHOD = """\
 - torch runs its oneDNN kernels. Its gradients are those of `convolution_backward` with one output
   asked for. Its uint8 x int8 is `onednn.qconv2d_pointwise`, whose filter was packed before.
 - A figure holds for its machine, versions and commit, which stand with each run. Machines had
-  two CPUs. **Nothing was measured on 64-bit Arm, and the GPU kernels have not run on
-  hardware.**"""
+  two CPUs. **Nothing was measured on 64-bit Arm**, and of GPUs only an H100 and an H200 have
+  run the kernels ([what ran](../how-to/gpu.md))."""
 
 YOURS = """\
 ## Measure your own machine
@@ -230,6 +230,7 @@ def section(name: str, record: Record) -> str:
         f"## {heading(record)}",
         measured(record),
         "".join(f"**{line[0].upper()}{line[1:]}.**" for line in overviews.fastest_line(record)),
+        "\n".join(f"- {line[0].upper()}{line[1:]}" for line in overviews.network_lines(record)),
         tables.markdown(rivals_table(record), left=1) if rivals else "",
         picture,
         "<details>\n<summary>Each layer, versions and machine</summary>",

@@ -18,6 +18,7 @@ from perf.overviews import (
     error_limit,
     fastest_line,
     fastest_of,
+    network_lines,
     ours_against,
     overviews_of,
     ratio_key,
@@ -245,7 +246,7 @@ def rival_lines(record: Record) -> list[str]:
             f"{found.rival}'s time over ours, geometric mean of {found.layers} layers: {means}"
         )
         lines.append(f"worst layer: {found.worst:.2f} ({found.worst_layer}, {found.worst_of})")
-    return lines
+    return [*lines, *network_lines(record)]
 
 
 def error_lines(record: Record) -> list[str]:
