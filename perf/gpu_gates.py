@@ -43,6 +43,8 @@ NARROW_CASES = {
     "3x3 depthwise 64": LAST(C=1, K=1, groups=64, size=(2, 32), padding=((1, 1), (1, 1))),
     "3x3 4-4 in 16 groups": LAST(C=4, K=4, groups=16, size=(2, 32), padding=((1, 1), (1, 1))),
 }
+# A first layer of 14 output rows.
+STEM = LAST(C=3, K=64, size=(28, 224), kernel=(7, 7), stride=(2, 2), padding=((3, 3), (3, 3)))
 DIRECT_CASE = replace(NARROW_CASES["3x3 depthwise 64"], size=(8, 48))  # two tiles of the largest
 NARROW_FAMILIES = {"direct": "vectors", "elements-mma": "elements"}  # family: producer
 ACCESSES = ("ld.global", "st.global", "ld.shared", "st.shared", "ldmatrix", "cp.async to shared")
@@ -72,6 +74,8 @@ def kernels() -> Iterator[tuple[str, Variant, tuple[int, int, str]]]:
             by_name.setdefault(family_name(v), replace(v, biased=True, residual=True))
     direct = next(v for v in variants(narrow_problem("bfloat16"), CLAMP, plain=False) if v.strip)
     by_name["direct"] = replace(direct, biased=True, residual=True)
+    rows = choose(problem_of(STEM, "bfloat16"), KNOWN[90], activation=UNLIMITED).variant
+    by_name["rows-mma"] = replace(rows, biased=True, residual=True)
     # The planner prefers descriptors, so it never chooses this one: A from registers, im2col loads.
     by_name["tma-wgmma-registers"] = replace(by_name["tma-wgmma"], descriptors=False)
     # Nor this one, because the channels of the problem are a multiple of 16 bytes.
@@ -117,7 +121,7 @@ def compiled(v: Variant, cc: tuple[int, int, str]) -> Any:
     from implicit_conv.kernels.gpu.compile import compile_kernel
     from implicit_conv.kernels.gpu.fprop import make_fprop
 
-    return compile_kernel(make_fprop(v), signature(), cc, v.threads)
+    return compile_kernel(make_fprop(v), signature(), cc, v.threads, v.resident)
 
 
 def counts(kernel: Any) -> dict[str, Any]:
@@ -149,10 +153,10 @@ def first_targets() -> Iterator[tuple[str, Variant, tuple[int, int, str]]]:
 def traffic(v: Variant, cc: tuple[int, int, str], case: Case | None = None) -> dict[str, Any]:
     """What the interpreter counts while a kernel runs a case, with bias and residual.
 
-    Without one it is `TRAFFIC_CASE`, or a depthwise case if v is for these. Accesses are (warp
-    instructions, sectors or passes, the least number of these).
+    Without one it is `TRAFFIC_CASE`, or a depthwise case or first layer if v is for these. Accesses
+    are (warp instructions, sectors or passes, the least number of these).
     """
-    case = case or (DIRECT_CASE if v.strip else TRAFFIC_CASE)
+    case = case or (DIRECT_CASE if v.strip else STEM if v.band else TRAFFIC_CASE)
     arch = next(arch for arch in KNOWN.values() if arch.cc == cc)
     choice = choose(
         problem_of(case, v.dtype),

@@ -306,8 +306,8 @@ def _pack_problems(kit: Kit, arch: GpuArch, contents: Contents) -> None:
             continue
         residual = number % 2 == 1
         choice = with_epilogue(made, biased=True, residual=residual)
-        # A kernel on the CUDA cores has no barriers to wait for, and so no watchdog.
-        linked = cubin(choice.variant, arch.cc) if v.strip else None
+        # Kernels on the CUDA cores and by rows have no barriers to wait for, and so no watchdog.
+        linked = cubin(choice.variant, arch.cc) if v.strip or v.band else None
         title = f"{v.name}{'' if v.packed else ', unpacked'}{', residual' if residual else ''}"
         title = f"{title}, watched" if linked is None else title
         image = _image(kit, title, ptx_of(choice.variant, arch.cc), v.threads, linked)

@@ -106,9 +106,13 @@ def compile_ltoir(
     signature: Any,
     cc: Capability,
     threads: int,
+    resident: int = 1,
     lineinfo: bool = False,
 ) -> bytes:
-    """The LTO-IR of `function` for compute capability `cc` and blocks of `threads`."""
+    """The LTO-IR of `function` for compute capability `cc` and blocks of `threads`.
+
+    A thread may have as many registers as allow `resident` blocks on a multiprocessor.
+    """
     numba_cuda, lock = need_numba_cuda(), cuda_module("core.compiler_lock").global_compiler_lock
     # Other threads must not compile while Numba takes `cc` for the device's capability. The lock is
     # reentrant: this thread may hold it already.
@@ -120,7 +124,7 @@ def compile_ltoir(
             output="ltoir",
             device=False,
             abi="numba",
-            launch_bounds=(threads, 1),
+            launch_bounds=(threads, resident),
             lineinfo=lineinfo,
         )
     made: bytes = ltoir
@@ -128,10 +132,10 @@ def compile_ltoir(
 
 
 def compile_kernel(
-    function: Callable[..., Any], signature: Any, cc: Capability, threads: int
+    function: Callable[..., Any], signature: Any, cc: Capability, threads: int, resident: int = 1
 ) -> Kernel:
-    """`function` compiled and linked for compute capability `cc` and blocks of `threads`."""
-    cubin, log = link(compile_ltoir(function, signature, cc, threads), cc)
+    """`function` compiled and linked, as `compile_ltoir` has it."""
+    cubin, log = link(compile_ltoir(function, signature, cc, threads, resident), cc)
     (entry, *_) = re.findall(rb"\.text\.([\w$]+)", cubin)
     return Kernel(cubin, entry.decode(), log)
 
@@ -141,10 +145,11 @@ def compile_ptx(
     signature: Any,
     cc: Capability,
     threads: int,
+    resident: int = 1,
     lineinfo: bool = False,
 ) -> str:
     """The PTX that nvJitLink would hand to ptxas; `lineinfo` adds the lines of Python sources."""
-    ltoir = compile_ltoir(function, signature, cc, threads, lineinfo)
+    ltoir = compile_ltoir(function, signature, cc, threads, resident, lineinfo)
     with _linked(ltoir, cc, "-ptx", *(["-lineinfo"] if lineinfo else [])) as (nvjitlink, handle):
         text = bytearray(nvjitlink.get_linked_ptx_size(handle))
         nvjitlink.get_linked_ptx(handle, text)

@@ -1,7 +1,7 @@
 """Epilogue: accumulator -> bias, residual, activation -> y.
 
-A warp stores its accumulator in chunks of 16 rows x 32 columns. Rows past the last pixel, junk
-slots and columns past K are not stored. How lanes and elements go together depends on y:
+A warp stores its accumulator in chunks of 16 rows and 32 or 64 columns. Rows past the last pixel,
+junk slots and columns past K are not stored. How lanes and elements go together depends on y:
 
     store_16bit.py      channels-last, 16-bit elements
     store_float32.py    channels-last, float32
@@ -15,27 +15,27 @@ from typing import Any
 
 from implicit_conv.kernels.gpu.call import Floats, Ints, Params
 from implicit_conv.kernels.gpu.ptx import device
-from implicit_conv.kernels.gpu.sizes import CHUNK_COLUMNS, CHUNK_ROWS
+from implicit_conv.kernels.gpu.raster import make_locate_row
+from implicit_conv.kernels.gpu.sizes import CHUNK_ROWS
 from implicit_conv.kernels.gpu.store_16bit import make_store_16bit
 from implicit_conv.kernels.gpu.store_elements import make_store_elements
 from implicit_conv.kernels.gpu.store_float32 import make_store_float32
 from implicit_conv.kernels.gpu.variant import Variant
-
-TILES = CHUNK_COLUMNS // 8
-VALUES = 4 * TILES  # accumulator registers of a chunk
 
 
 @functools.cache
 def make_writer(v: Variant) -> Any:
     """(locate, store_chunk) for the layout of y.
 
-    locate(params, tile_m, row, lane): the addresses of the pixels of 16 rows that a lane writes;
+    locate(params, tile, row, lane): the addresses of the pixels of 16 rows that a lane writes;
     store_chunk(params, staging, place, group, k, lane, values): stores a chunk that begins at
     filter k of the group.
     """
+    locate_row = make_locate_row(v)
     if not v.packed:
-        return make_store_elements(v)
-    return make_store_float32(v) if v.itemsize == 4 else make_store_16bit(v)
+        return make_store_elements(v, locate_row)
+    make_store = make_store_float32 if v.itemsize == 4 else make_store_16bit
+    return make_store(v, locate_row)
 
 
 @functools.cache
@@ -72,17 +72,17 @@ def make_store_chunks(v: Variant, chunk: int = 0) -> Any:
     It begins with chunk number `chunk`; `values` are the accumulators from there on, and `k`
     is the first column of the block in its group.
     """
-    columns = chunk * CHUNK_COLUMNS
+    columns, count = chunk * v.chunk_columns, v.chunk_columns // 2
     _, store_chunk = make_writer(v)
     rest = device(lambda params, staging, place, group, k, lane, values: None)
-    if chunk + 1 < v.tiles_n // TILES:
+    if (chunk + 1) * v.chunk_columns < 8 * v.tiles_n:
         rest = make_store_chunks(v, chunk + 1)
 
     @device
     def store(
         params: Params, staging: int, place: Any, group: int, k: int, lane: int, values: Floats
     ) -> None:
-        store_chunk(params, staging, place, group, k + columns, lane, values[:VALUES])
-        rest(params, staging, place, group, k, lane, values[VALUES:])
+        store_chunk(params, staging, place, group, k + columns, lane, values[:count])
+        rest(params, staging, place, group, k, lane, values[count:])
 
     return store

@@ -37,7 +37,8 @@ from implicit_conv.kernels.gpu.epilogue import make_store_tile
 from implicit_conv.kernels.gpu.producer import make_producer
 from implicit_conv.kernels.gpu.ptx import device, shared_base
 from implicit_conv.kernels.gpu.ring import Rings
-from implicit_conv.kernels.gpu.sizes import STAGE_BARRIERS_BYTES, STAGING_BYTES
+from implicit_conv.kernels.gpu.rows import make_rows
+from implicit_conv.kernels.gpu.sizes import STAGE_BARRIERS_BYTES
 from implicit_conv.kernels.gpu.variant import Variant
 
 smem_base = shared_base()
@@ -56,6 +57,8 @@ def make_fprop(v: Variant) -> Any:
     """The kernel of variant `v`; its one argument is the params blob."""
     if v.strip:
         return make_direct(v)
+    if v.band:
+        return make_rows(v)
     consume, produce = make_consumer(v), make_producer(v)
     start_consumer, start_producer = make_register_split(v)
     consumer_warps, arrivals = v.consumer_warps, v.arrivals
@@ -94,12 +97,13 @@ def make_consumer(v: Variant) -> Any:
     """The consumer's role: computes a warp's part of each tile from the stages and stores it."""
     warp_origin, store_tile = make_warp_origin(v), make_store_tile(v)
     sum_tile, start = make_sum_loads(v) if v.wide else make_sum_taps(v)
+    staging_bytes = v.staging_bytes
 
     @device
     def consume(params: Params, base: int, rings: Rings, index: int) -> None:
         call, lane = params.call, warp.lane()
         origin = *warp_origin(index), lane
-        staging = base + call.staging_at + index * STAGING_BYTES
+        staging = base + call.staging_at + index * staging_bytes
         tables = base + call.tap_tables_at
         state = start
         tile = warp.block()

@@ -1,19 +1,17 @@
-"""Hooks: the 16 accumulators that a lane has of a chunk of 16 rows x 32 columns.
+"""Hooks: the accumulators that a lane has of a chunk of 16 rows and 32 or 64 columns.
 
 Value 4 t + 2 h + j is in row ``lane / 4 + 8 h`` and column ``8 t + 2 (lane % 4) + j``. Word 2 t + h
-holds the elements of values 4 t + 2 h and the next, the lower column in the lower half.
+holds the elements of values 4 t + 2 h and the next, the lower column in the lower half. So a lane
+has half as many values as the chunk has columns, and a quarter as many words.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from implicit_conv.kernels.gpu.call import Floats
 from implicit_conv.kernels.gpu.intrinsic import Asm
-from implicit_conv.kernels.gpu.ptx import instruction, instructions
+from implicit_conv.kernels.gpu.ptx import instructions
 
-WORDS, VALUES, COLUMNS = 8, 16, 8
-LOWER_ROWS = 8 * 64  # bytes from a row of a staging tile to the row 8 further down
 HALF = {"bfloat16": "bf16", "float16": "f16"}
 
 
@@ -76,48 +74,45 @@ def add(count: int) -> tuple[str, Asm]:
     return "values others", Asm(_add(count, lambda i: i), operands, results, memory=False)
 
 
-@instruction(
-    _add(VALUES, lambda i: i // 4 * 2 + i % 2),
-    (("f", VALUES), ("f", COLUMNS)),
-    (("f", VALUES),),
-    memory=False,
-)
-def add_columns(values: Floats, columns: Floats) -> Floats:
-    """``add.f32``: to the values of both rows the value of their column.
+@instructions
+def add_columns(columns: int) -> tuple[str, Asm]:
+    """``add.f32``: to the values of both rows of a chunk the value of their column.
 
     PTX ISA 9.7.3, sm_80.
     """
+    count = columns // 2
+    text = _add(count, lambda i: i // 4 * 2 + i % 2)
+    operands, results = (("f", count), ("f", count // 2)), (("f", count),)
+    return "values columns", Asm(text, operands, results, memory=False)
 
 
-def _each_word(address: str, line: Callable[[int, str], str]) -> str:
+def _each_word(columns: int, address: str, line: Callable[[int, str], str]) -> str:
     """`line(word, place)` for each word; register t holds the address of its tile."""
-    lines = ["{ .reg .u32 t;"]
-    for tile in range(WORDS // 2):
+    lines, lower = ["{ .reg .u32 t;"], 8 * 2 * columns  # bytes to the row 8 further down
+    for tile in range(columns // 8):
         lines.append(f"xor.b32 t, {address}, {16 * tile};")
-        lines += [line(2 * tile + half, f"[t+{LOWER_ROWS * half}]") for half in range(2)]
+        lines += [line(2 * tile + half, f"[t+{lower * half}]") for half in range(2)]
     return "\n".join([*lines, "}"])
 
 
-@instruction(
-    _each_word(f"${WORDS}", lambda word, place: f"ld.shared.b32 ${word}, {place};"),
-    "r",
-    (("r", WORDS),),
-)
-def load(address: int) -> tuple[int, ...]:
-    """``ld.shared`` of a lane's words from a staging tile with a pitch of 64 bytes.
+@instructions
+def load(columns: int) -> tuple[str, Asm]:
+    """``ld.shared`` of a lane's words of 16-bit elements from a staging tile.
 
     `address` is that of word 0; the words of tile t are at the address with 16 t xored to it.
 
     PTX ISA 9.7.9, sm_80.
     """
+    count = columns // 4
+    text = _each_word(columns, f"${count}", lambda word, at: f"ld.shared.b32 ${word}, {at};")
+    return "address", Asm(text, "r", (("r", count),))
 
 
-@instruction(
-    _each_word("$0", lambda word, place: f"st.shared.b32 {place}, ${1 + word};"),
-    ("r", ("r", WORDS)),
-)
-def store(address: int, words: tuple[int, ...]) -> None:
+@instructions
+def store(columns: int) -> tuple[str, Asm]:
     """``st.shared`` of a lane's words to a staging tile, the inverse of `load`.
 
     PTX ISA 9.7.9, sm_80.
     """
+    text = _each_word(columns, "$0", lambda word, at: f"st.shared.b32 {at}, ${1 + word};")
+    return "address words", Asm(text, ("r", ("r", columns // 4)))

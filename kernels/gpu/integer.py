@@ -19,6 +19,16 @@ def divide(n: int, reciprocal: int) -> int:
     """
 
 
+@instruction(
+    "{ .reg .pred p; setp.lt.u32 p, $1, $2; selp.u32 $0, $3, 0, p; }", "rrr", "i", memory=False
+)
+def below(n: int, bound: int, value: int) -> int:
+    """``setp.lt.u32`` and ``selp``: the value if 0 <= n < bound, else 0.
+
+    PTX ISA 9.7.6 and 9.7.7, sm_80.
+    """
+
+
 @instruction("div.u32 $0, $1, $2;", "rr", "i", memory=False)
 def quotient(n: int, divisor: int) -> int:
     """``div.u32``: n / divisor, for divisions outside of loops, whose divisor is any number.

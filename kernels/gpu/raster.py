@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from implicit_conv.kernels.gpu.call import Call, Params
+from implicit_conv.kernels.gpu.call import Call, Ints, Params
 from implicit_conv.kernels.gpu.integer import divide
 from implicit_conv.kernels.gpu.ptx import device
 from implicit_conv.kernels.gpu.variant import Variant
@@ -75,8 +75,20 @@ def make_load_rows(v: Variant) -> Any:
 
 
 def make_locate_row(v: Variant) -> Any:
-    """locate_row(params, tile, row): the addresses of its pixel of y and residual, and `kept`."""
+    """locate_row(params, tile, row): the addresses of its pixel of y and residual, and `kept`.
+
+    For a kernel by rows, `tile` is (image, output row, first column) of a warp's pixels.
+    """
     pixel, tile_rows = make_pixel(v), v.tile_m
+    step = v.band.copies if v.band else 1
+
+    @device
+    def locate_column(params: Params, tile: Ints, row: int) -> tuple[int, int, bool]:
+        g, call, (n, p, q) = params.geometry, params.call, tile
+        q += row * step
+        y = call.y + n * call.y_n + p * call.y_p + q * call.y_q
+        residual = call.residual + n * call.residual_n + p * call.residual_p + q * call.residual_q
+        return y, residual, (p < g.P) & (q < g.Q)
 
     @device
     def locate_pixel(params: Params, tile: int, row: int) -> tuple[int, int, bool]:
@@ -92,4 +104,6 @@ def make_locate_row(v: Variant) -> Any:
         m = tile * tile_rows + row
         return call.y + m * call.y_q, call.residual + m * call.residual_q, m < call.rows
 
+    if v.band:
+        return locate_column
     return locate_row if v.linear else locate_pixel

@@ -22,6 +22,14 @@ def store_quad(address: int, words: tuple[int, ...]) -> None:
     """
 
 
+@instruction("st.shared.v2.b32 [$0], {$1, $2};", ("r", ("r", 2)))
+def store_words(address: int, words: tuple[int, ...]) -> None:
+    """``st.shared.v2``: store two words at an address aligned to 8.
+
+    PTX ISA 9.7.9, sm_80.
+    """
+
+
 @instruction("ld.shared.v4.b32 {$0, $1, $2, $3}, [$4];", "r", (("r", 4),))
 def load_quad(address: int) -> tuple[int, ...]:
     """``ld.shared.v4``: load four words from an address aligned to 16.

@@ -1,13 +1,15 @@
-"""Stores of channels-last y of 16-bit elements: 16 bytes of a lane, whole sectors of a row.
+"""Stores of channels-last y of 16-bit elements: 16 bytes of a lane, whole lines of memory.
 
 Bias, residual and activation are applied to the fragments, in float32. Only then are columns packed
-in pairs, and exchanged between lanes through a staging tile in shared memory: 16 rows of 64 bytes.
-A residual takes the same way in the other direction.
+in pairs, and exchanged between lanes through a staging tile in shared memory: 16 rows of a chunk of
+64 or 32 columns. A residual takes the same way in the other direction.
 
-    a lane's words         row lane / 4 (and + 8), columns 8 t + 2 (lane % 4) for t = 0 .. 3
-    a lane's 16 bytes      row lane / 2, columns 8 (lane % 2), and these + 16
+    a lane's words         row lane / 4 (and + 8), columns 8 t + 2 (lane % 4) of each tile t
+    a lane's 16 bytes      of 64 columns: columns 8 (lane % 8) of row lane / 8, and + 4, 8, 12
+                           of 32 columns: columns 8 (lane % 4) of row lane / 4, and + 8
 
-`unit_mask` exchanges the 16-byte units of a row, so that neither side has bank conflicts.
+So one instruction writes four lines of 128 bytes, or eight halves of one. `unit_mask` exchanges the
+16-byte units of a row, so that neither side has bank conflicts.
 """
 
 from __future__ import annotations
@@ -18,99 +20,153 @@ from implicit_conv.kernels.gpu import fragment, gmem, smem, warp
 from implicit_conv.kernels.gpu.call import Floats, Params
 from implicit_conv.kernels.gpu.epilogue_math import make_epilogue_math
 from implicit_conv.kernels.gpu.ptx import device
-from implicit_conv.kernels.gpu.raster import make_locate_row
-from implicit_conv.kernels.gpu.sizes import CHUNK_COLUMNS
+from implicit_conv.kernels.gpu.sizes import CHUNK_ROWS, WARP
 from implicit_conv.kernels.gpu.variant import Variant
 
-PITCH = 2 * CHUNK_COLUMNS  # bytes of a row of the staging tile
 UNIT = 16  # bytes
 
 
-@device
-def unit_mask(row: int) -> int:
-    """The bits that are xored to the offset of a unit in its row.
+def make_unit_mask(columns: int) -> Any:
+    """unit_mask(row): the bits that are xored to the offset of a unit in a row of the staging tile.
 
-    The banks hold 8 units, which are two rows. A store of fragments writes one unit in each of 8
-    rows, and a load reads two units in each of 4 rows; both meet each of the 8 places once.
+    The banks hold 8 units, which are one row of 64 columns or two of 32. A store of fragments
+    writes one unit in each of 8 rows, and meets each of the 8 places once.
     """
-    return (row & 2 | row >> 2 & 1) * UNIT
+    if columns == 64:
+        return device(lambda row: (row & 7) * UNIT)
+    return device(lambda row: (row >> 1 & 3) * UNIT)
 
 
-def make_store_16bit(v: Variant) -> Any:
+def make_store_16bit(v: Variant, locate_row: Any) -> tuple[Any, Any]:
     """(locate, store_chunk) as in `epilogue.make_writer`."""
-    locate_row, itemsize = make_locate_row(v), v.itemsize
-    epilogue_math = make_epilogue_math(v, fragment.VALUES, fragment.add_columns)
-    pack = fragment.pack(v.dtype, fragment.WORDS)
+    columns, itemsize = v.chunk_columns, v.itemsize
+    pitch, units = columns * itemsize, columns // 8
+    values = columns // 2  # of a lane
+    epilogue_math = make_epilogue_math(v, values, fragment.add_columns(columns))
+    pack, store_words = fragment.pack(v.dtype, values // 2), fragment.store(columns)
     load_bias, load_residual = make_load_bias(v), make_load_residual(v)
-
-    @device
-    def locate(params: Params, tile_m: int, row: int, lane: int) -> Any:
-        return locate_row(params, tile_m, row + lane // 2)
+    unit_mask, store_quads = make_unit_mask(columns), make_store_quads(columns)
 
     @device
     def store_chunk(
         params: Params, staging: int, place: Any, group: int, k: int, lane: int, values: Floats
     ) -> None:
         g = params.geometry
-        y, residual, kept = place
-        words = staging + lane // 4 * PITCH + unit_mask(lane // 4) + lane % 4 * 4
-        row = staging + lane // 2 * PITCH
-        first = row + (lane % 2 * UNIT ^ unit_mask(lane // 2))
-        second = row + (lane % 2 * UNIT + 2 * UNIT ^ unit_mask(lane // 2))
-        left = k + lane % 2 * 8
-        here, there = kept & (left < g.K), kept & (left + 16 < g.K)
-        offset = (group * g.K + left) * itemsize
-        added = load_residual(residual + offset, here, there, first, second, words)
+        words = staging + lane // 4 * pitch + unit_mask(lane // 4) + lane % 4 * 4
+        left = k + lane % units * 8
+        offset, here = (group * g.K + left) * itemsize, left < g.K
+        added = load_residual(staging, place, offset, here, lane, words)
         values = epilogue_math(params, values, load_bias(params, group, k, lane), added)
-        fragment.store(words, pack(values))
+        store_words(words, pack(values))
         warp.sync()
-        gmem.store_quad(y + offset, smem.load_quad(first), here)
-        gmem.store_quad(y + offset + 2 * UNIT, smem.load_quad(second), there)
+        store_quads(staging, place, offset, here, lane)
         warp.sync()  # the staging tile is free for the next chunk
 
-    return locate, store_chunk
+    return make_locate(columns, locate_row), store_chunk
+
+
+def make_locate(columns: int, locate_row: Any, first: int = 0) -> Any:
+    """locate(params, tile, row, lane): (y, residual, kept) of each row of a lane's units."""
+    units = columns // 8
+    rest = device(lambda params, tile, row, lane: ())
+    if first + WARP // units < CHUNK_ROWS:
+        rest = make_locate(columns, locate_row, first + WARP // units)
+
+    @device
+    def locate(params: Params, tile: Any, row: int, lane: int) -> Any:
+        here = locate_row(params, tile, row + first + lane // units)
+        return (here, *rest(params, tile, row, lane))
+
+    return locate
+
+
+def make_quad(columns: int, number: int) -> Any:
+    """quad(staging, lane): the address of a lane's `number`-th unit of 16 bytes."""
+    pitch, units, unit_mask = 2 * columns, columns // 8, make_unit_mask(columns)
+    first = number * WARP // units
+
+    @device
+    def quad(staging: int, lane: int) -> int:
+        row = first + lane // units
+        return staging + row * pitch + (lane % units * UNIT ^ unit_mask(row))
+
+    return quad
+
+
+def make_store_quads(columns: int, number: int = 0) -> Any:
+    """store_quads(staging, place, offset, here, lane): a lane's units of the staging tile to y."""
+    quad, rest = make_quad(columns, number), device(lambda staging, place, offset, here, lane: None)
+    if (number + 1) * WARP < CHUNK_ROWS * columns // 8:
+        rest = make_store_quads(columns, number + 1)
+
+    @device
+    def store_quads(staging: int, place: Any, offset: int, here: bool, lane: int) -> None:
+        y, _, kept = place[0]
+        gmem.store_quad(y + offset, smem.load_quad(quad(staging, lane)), here & kept)
+        rest(staging, place[1:], offset, here, lane)
+
+    return store_quads
 
 
 def make_load_bias(v: Variant) -> Any:
-    """load_bias(params, group, k, lane): the bias of a lane's 8 columns, or nothing."""
+    """load_bias(params, group, k, lane): the bias of a lane's columns, or nothing."""
     if not v.biased:
         return device(lambda params, group, k, lane: ())
-    itemsize = v.itemsize
-    load, widen = gmem.load(4, True), fragment.widen(v.dtype, 4)
+    itemsize, tiles = v.itemsize, v.chunk_columns // 8
+    load, widen = gmem.load(4, True), fragment.widen(v.dtype, tiles)
+
+    def make_words(tile: int) -> Any:
+        """words(at, k, K): the pair of columns of each tile."""
+        rest = make_words(tile + 1) if tile + 1 < tiles else device(lambda at, k, K: ())
+        return device(
+            lambda at, k, K: (load(at + 8 * tile * itemsize, k + 8 * tile < K), *rest(at, k, K))
+        )
+
+    words = make_words(0)
 
     @device
     def load_bias(params: Params, group: int, k: int, lane: int) -> Any:
         g = params.geometry
         at = params.call.bias + (group * g.K + k + lane % 4 * 2) * itemsize
-        return widen(
-            (
-                load(at, k < g.K),
-                load(at + 8 * itemsize, k + 8 < g.K),
-                load(at + 16 * itemsize, k + 16 < g.K),
-                load(at + 24 * itemsize, k + 24 < g.K),
-            )
-        )
+        return widen(words(at, k, g.K))
 
     return load_bias
 
 
 def make_load_residual(v: Variant) -> Any:
-    """load_residual(at, here, there, first, second, words): a lane's 16 values, or nothing.
+    """load_residual(staging, place, offset, here, lane, words): a lane's values, or nothing.
 
     A lane reads the words of the staging tile that it writes next, so the results can be staged
     without another synchronisation.
     """
     if not v.residual:
-        return device(lambda at, here, there, first, second, words: ())
-    widen = fragment.widen(v.dtype, 8)
+        return device(lambda staging, place, offset, here, lane, words: ())
+    columns = v.chunk_columns
+    widen, load_words = fragment.widen(v.dtype, columns // 4), fragment.load(columns)
+
+    def make_stage(number: int) -> Any:
+        """stage(staging, place, offset, here, lane): a lane's units of the residual."""
+        quad = make_quad(columns, number)
+        rest = device(lambda staging, place, offset, here, lane: None)
+        if (number + 1) * WARP < CHUNK_ROWS * columns // 8:
+            rest = make_stage(number + 1)
+
+        @device
+        def stage(staging: int, place: Any, offset: int, here: bool, lane: int) -> None:
+            _, residual, kept = place[0]
+            smem.store_quad(quad(staging, lane), gmem.load_quad(residual + offset, here & kept))
+            rest(staging, place[1:], offset, here, lane)
+
+        return stage
+
+    stage = make_stage(0)
 
     @device
     def load_residual(
-        at: int, here: int, there: int, first: int, second: int, words: tuple[int, ...]
+        staging: int, place: Any, offset: int, here: bool, lane: int, words: int
     ) -> Any:
-        smem.store_quad(first, gmem.load_quad(at, here))
-        smem.store_quad(second, gmem.load_quad(at + 2 * UNIT, there))
+        stage(staging, place, offset, here, lane)
         warp.sync()
-        return widen(fragment.load(words))
+        return widen(load_words(words))
 
     return load_residual

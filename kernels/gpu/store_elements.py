@@ -12,14 +12,13 @@ from implicit_conv.kernels.gpu import gmem, smem, warp
 from implicit_conv.kernels.gpu.call import Floats, Params
 from implicit_conv.kernels.gpu.epilogue_math import ACTIVATIONS
 from implicit_conv.kernels.gpu.ptx import device
-from implicit_conv.kernels.gpu.raster import make_locate_row
 from implicit_conv.kernels.gpu.sizes import CHUNK_COLUMNS, CHUNK_ROWS, STAGING_PITCH
 from implicit_conv.kernels.gpu.variant import Variant
 
 
-def make_store_elements(v: Variant) -> Any:
+def make_store_elements(v: Variant, locate_row: Any) -> tuple[Any, Any]:
     """(locate, store_chunk) as in `epilogue.make_writer`."""
-    locate_row, element_math = make_locate_row(v), make_element_math(v)
+    element_math = make_element_math(v)
     store = gmem.store(v.itemsize)
     stage = smem.store_tiles(CHUNK_COLUMNS // 8, STAGING_PITCH)
     step = 32 // CHUNK_ROWS

@@ -12,14 +12,13 @@ from implicit_conv.kernels.gpu import fragment, gmem
 from implicit_conv.kernels.gpu.call import Floats, Params
 from implicit_conv.kernels.gpu.epilogue_math import make_epilogue_math
 from implicit_conv.kernels.gpu.ptx import device
-from implicit_conv.kernels.gpu.raster import make_locate_row
+from implicit_conv.kernels.gpu.sizes import CHUNK_COLUMNS
 from implicit_conv.kernels.gpu.variant import Variant
 
 
-def make_store_float32(v: Variant) -> Any:
+def make_store_float32(v: Variant, locate_row: Any) -> tuple[Any, Any]:
     """(locate, store_chunk) as in `epilogue.make_writer`."""
-    locate_row = make_locate_row(v)
-    epilogue_math = make_epilogue_math(v, fragment.VALUES, fragment.add_columns)
+    epilogue_math = make_epilogue_math(v, CHUNK_COLUMNS // 2, fragment.add_columns(CHUNK_COLUMNS))
     load_bias, load_residual = make_load_bias(v), make_load_residual(v)
 
     @device

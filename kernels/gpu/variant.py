@@ -6,10 +6,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from implicit_conv.kernels.geometry import CLAMP
-from implicit_conv.kernels.gpu.sizes import CHUNK_COLUMNS, ITEMSIZES, VECTOR_BYTES, WARP
+from implicit_conv.kernels.gpu.sizes import (
+    CHUNK_COLUMNS,
+    CHUNK_ROWS,
+    ITEMSIZES,
+    STAGING_BYTES,
+    VECTOR_BYTES,
+    WARP,
+)
 
-PRODUCERS = ("tma", "cp_async", "elements", "vectors")
-CONSUMERS = ("mma", "fma", "wgmma", "direct")
+PRODUCERS = ("tma", "cp_async", "elements", "vectors", "planes")
+CONSUMERS = ("mma", "fma", "wgmma", "direct", "rows")
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,60 @@ class Strip:
         return max(1, filters // self.group_k) * self.group_c
 
 
+STAGED_CHANNELS = 4  # of a staged pixel: those of x, and zeros
+STAGED_BYTES = 2 * STAGED_CHANNELS
+STAGED_TOGETHER = 4  # pixels that a thread stages
+STEP_PIXELS = 16 // STAGED_CHANNELS  # of a step of 16 elements of gemm_k
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a kernel that stages rows of x has compiled in: the filter, and a tile's output rows.
+
+    Windows of neighbouring output pixels overlap in a staged row. Each must begin at a multiple of
+    16 bytes, so with an odd stride there is a copy of each row that begins a pixel later.
+    """
+
+    rows: int  # output rows of a tile
+    channels: int
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+
+    @property
+    def copies(self) -> int:
+        """Number of copies of a staged row."""
+        return 1 + self.stride[1] % 2
+
+    @property
+    def steps(self) -> int:
+        """Number of steps of 16 elements of gemm_k that a filter row takes."""
+        return -(-self.kernel[1] // STEP_PIXELS)
+
+    @property
+    def staged(self) -> int:
+        """Number of rows of x that a tile reads."""
+        return (self.rows - 1) * self.stride[0] + self.kernel[0]
+
+    @property
+    def fresh(self) -> int:
+        """Number of these that the tile above does not read."""
+        return min(self.staged, self.rows * self.stride[0])
+
+    @property
+    def held(self) -> int:
+        """Number of rows that fit shared memory: those of a tile, and of any that follows it."""
+        return 2 * self.staged
+
+    def groups(self, columns: int) -> int:
+        """Number of groups of pixels of a row that `columns` output pixels read."""
+        pixels = (columns - 1) * self.stride[1] + self.steps * STEP_PIXELS
+        return -(-(pixels + STAGED_TOGETHER - 1) // STAGED_TOGETHER)
+
+    def pitch(self, columns: int) -> int:
+        """Bytes of a staged row; a group begins up to three pixels before the first window."""
+        return (self.groups(columns) + 1) * STAGED_TOGETHER * STAGED_BYTES
+
+
 @dataclass(frozen=True)
 class Variant:
     """One kernel: how it loads and multiplies, and on which tile.
@@ -52,7 +113,9 @@ class Variant:
     `warps_m` x `warps_n` consumer warps share the tile; with wgmma, warps_m is the number of all
     consumer warps, which have 16 rows each. The consumer "direct" multiplies on the CUDA cores,
     without a GEMM: its threads load what they need, 16 bytes ("vectors") or an element at a time,
-    and its tile has `tile_m` output pixels and `tile_n` filters of neighbouring groups.
+    and its tile has `tile_m` output pixels and `tile_n` filters of neighbouring groups. The
+    consumer "rows" stages rows of an x of few channels, four pixels of a thread at a time, from
+    pixels ("vectors"), channel "planes" or "elements", and multiplies windows of them.
     """
 
     mode: str
@@ -74,6 +137,8 @@ class Variant:
     linear: bool = False  # in y and residual all pixels have one stride
     packed: bool = False  # y and residual are channels-last, with rows aligned to 16 bytes
     strip: Strip | None = None  # what a thread of "direct" computes
+    band: Rows | None = None  # what "rows" has compiled in
+    resident: int = 1  # blocks of a multiprocessor: one stores while another multiplies
 
     def __post_init__(self) -> None:
         for rule, holds in _rules(self):
@@ -105,11 +170,13 @@ class Variant:
         """Number of warps that load: one for tensor copies, four where threads compute addresses.
 
         With wgmma there are always four, because setmaxnreg applies to a whole warpgroup. With
-        "direct" there are none.
+        "direct" and "rows" there are none.
         """
-        if self.strip:
+        if self.strip or self.band:
             return 0
-        return 1 if self.producer == "tma" and self.consumer != "wgmma" else 4
+        if self.consumer == "wgmma" and self.resident == 1:
+            return 4
+        return 1 if self.producer == "tma" else 4
 
     @property
     def threads(self) -> int:
@@ -130,6 +197,25 @@ class Variant:
     def accumulators(self) -> int:
         """Number of accumulator registers of a thread."""
         return 4 * self.tiles_m * self.tiles_n
+
+    @property
+    def row_columns(self) -> int:
+        """Number of output pixels of a row of a tile of "rows"."""
+        return 16 * self.warps_m
+
+    @property
+    def chunk_columns(self) -> int:
+        """Columns that a warp stores together: those of a line of memory, where it has them."""
+        line = 2 * CHUNK_COLUMNS
+        whole = self.packed and self.itemsize == 2 and self.tile_n % (line * self.warps_n) == 0
+        return line if whole else CHUNK_COLUMNS
+
+    @property
+    def staging_bytes(self) -> int:
+        """Bytes of a warp's staging tile: a chunk of elements of y, or padded rows of float32."""
+        if self.packed and self.itemsize == 2:
+            return CHUNK_ROWS * self.chunk_columns * self.itemsize
+        return STAGING_BYTES
 
     @property
     def filters(self) -> int:
@@ -172,6 +258,8 @@ class Variant:
         """A short name for tables."""
         if self.strip:
             return self._direct_name()
+        if self.band:
+            return self._rows_name(self.band)
         loads = {"im2col": "im2col", "w": "im2col-w (permuted)" if self.permuted else "im2col::w"}
         source = " by descriptor" if self.descriptors else ""
         loader = {"tma": "TMA", "cp_async": "cp.async", "elements": "element"}[self.producer]
@@ -190,12 +278,20 @@ class Variant:
             f"{shared} taps{steps}, groups {strip.group_c}-{strip.group_k}"
         )
 
+    def _rows_name(self, band: Rows) -> str:
+        kernel, stride = ("x".join(map(str, pair)) for pair in (band.kernel, band.stride))
+        tile = f"{band.rows}x{self.row_columns}x{self.tile_n}"
+        return f"rows {self.producer} {self.dtype} {tile}, {kernel}/{stride} on {band.channels}"
+
 
 def _rules(v: Variant) -> Iterator[tuple[str, bool]]:
     yield f"consumer {v.consumer!r} and strip {v.strip}", (v.consumer == "direct") == bool(v.strip)
+    yield f"consumer {v.consumer!r} and rows {v.band}", (v.consumer == "rows") == bool(v.band)
     if v.strip:
         yield from _strip_rules(v.strip)
         yield from _direct_rules(v, v.strip)
+    elif v.band:
+        yield from _rows_rules(v, v.band)
     else:
         yield from _gemm_rules(v)
 
@@ -221,6 +317,19 @@ def _direct_rules(v: Variant, strip: Strip) -> Iterator[tuple[str, bool]]:
     yield "threads stage whole rows of taps", v.threads % v.tile_n == 0
     strips = v.threads // (v.tile_n // v.filters)
     yield "each thread has a strip of the tile", v.tile_m == strips * strip.pixels
+
+
+def _rows_rules(v: Variant, band: Rows) -> Iterator[tuple[str, bool]]:
+    yield "rows are staged from pixels, planes or elements", v.producer in PRODUCERS[2:]
+    yield f"dtype is bfloat16 or float16, not {v.dtype!r}", v.itemsize == 2
+    yield f"a staged pixel has 1 to {STAGED_CHANNELS} channels", 0 < band.channels <= 4
+    yield "rows have no walk and no folded loads", v.mode == "im2col" and not v.folded
+    yield "rows are located one by one", not v.linear
+    yield "a filter row has at most four steps", 0 < band.steps <= 4
+    yield "a filter row has one swizzle span", v.row_bytes == (64 if band.steps <= 2 else 128)
+    yield "a tile is a rectangle", v.tile_m == band.rows * v.row_columns and v.warps_n == 1
+    yield "two warps share 32 pixels of an odd stride", v.warps_m % band.copies == 0
+    yield "a warp has whole chunks of 32 columns", v.tile_n % CHUNK_COLUMNS == 0
 
 
 def _gemm_rules(v: Variant) -> Iterator[tuple[str, bool]]:

@@ -34,15 +34,21 @@ def ptx_of(v: Variant, cc: tuple[int, int, str], lineinfo: bool = False) -> str:
     """The PTX of a variant's kernel; needs the compilers, but no GPU."""
     from implicit_conv.kernels.gpu.fprop import make_fprop
 
-    return kernel_ptx(make_fprop(v), cc, v.threads, lineinfo)
+    return kernel_ptx(make_fprop(v), cc, v.threads, v.resident, lineinfo)
 
 
-def kernel_ptx(kernel: Any, cc: tuple[int, int, str], threads: int, lineinfo: bool = False) -> str:
+def kernel_ptx(
+    kernel: Any,
+    cc: tuple[int, int, str],
+    threads: int,
+    resident: int = 1,
+    lineinfo: bool = False,
+) -> str:
     """The PTX of a kernel whose argument is the params blob; needs the compilers, but no GPU."""
     from implicit_conv.kernels.gpu.blob import signature
     from implicit_conv.kernels.gpu.compile import compile_ptx
 
-    return compile_ptx(kernel, signature(), cc, threads, lineinfo)
+    return compile_ptx(kernel, signature(), cc, threads, resident, lineinfo)
 
 
 def interpret(

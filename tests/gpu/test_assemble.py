@@ -17,6 +17,7 @@ from implicit_conv.gpu.plan.candidate import gpu_geometry, refusal
 from implicit_conv.gpu.plan.direct import direct_rule
 from implicit_conv.gpu.plan.families import family_name
 from implicit_conv.gpu.plan.planner import variants
+from implicit_conv.gpu.plan.rows import rows_rule
 from implicit_conv.kernels.geometry import CLAMP, HARDSWISH
 from implicit_conv.kernels.gpu import ptx, targets
 from implicit_conv.kernels.gpu.intrinsic import (
@@ -29,7 +30,7 @@ from implicit_conv.kernels.gpu.intrinsic import (
 from implicit_conv.kernels.gpu.variant import Strip, Variant
 from implicit_conv.problem.options import GPU_DTYPES
 from implicit_conv.testing import Case
-from implicit_conv.testing.gpu.problems import problem_of
+from implicit_conv.testing.gpu.problems import FIRST_LAYERS, problem_of
 from perf import gates, gpu_gates
 from perf.bringup.sass import assembled, sass, tool
 
@@ -85,7 +86,7 @@ def kernels():
                 made.append(pytest.param(number, v, id=f"sm_{number} {v.name}", marks=marks))
             met |= set(largest)
         seen |= met
-    return [*made, *other_epilogues(), *other_families(), *other_strips()]
+    return [*made, *other_epilogues(), *other_families(), *other_strips(), *first_layers()]
 
 
 def other_epilogues():
@@ -164,6 +165,25 @@ def other_strips():
                 )
 
 
+def first_layers():
+    """Kernels by rows, of each load and on each target: the first of each layer that they know."""
+    for number in families.GENERATIONS:
+        for dtype in ("bfloat16", "float16"):
+            for place, case in enumerate(FIRST_LAYERS):
+                problem = problem_of(case, dtype)
+                rows = [v for v in variants(problem, CLAMP, plain=False) if v.band]
+                planes = [replace(v, producer="planes") for v in rows[:1]]
+                for v in [*rows, *(v for v in planes if not rows_rule(problem, v))]:
+                    quick = v == rows[0] and dtype == "bfloat16" and place == 0
+                    quick |= number == 80 and dtype == "bfloat16" and v in (rows[0], *planes)
+                    yield pytest.param(
+                        number,
+                        replace(v, biased=True, residual=True),
+                        id=f"sm_{number} {v.name}",
+                        marks=() if quick else pytest.mark.exhaustive,
+                    )
+
+
 QUICK_STRIPS = {("groups of 4", 80, "bfloat16"), ("elements", 90, "bfloat16")}
 
 
@@ -183,8 +203,13 @@ def expected_sass(v):
         "fma": "FFMA",
         "direct": "FFMA",
         "wgmma": f"HGMMA.64x{v.tile_n}x16.F32",
+        "rows": "HMMA.16816.F32",
     }[v.consumer]
-    if v.producer == "vectors":
+    if v.band:
+        yield "LDG.E.64.CONSTANT" if v.producer in ("vectors", "planes") else "LDG.E.U16.CONSTANT"
+        yield "STS.64"
+        yield "LDSM"
+    elif v.producer == "vectors":
         yield "LDG.E.128.CONSTANT"
         yield "STG.E.128"
     if v.producer == "tma":
@@ -193,7 +218,7 @@ def expected_sass(v):
         yield "SYNCS"
     if v.producer == "cp_async":
         yield "LDGSTS"
-    if v.consumer == "wgmma":
+    if v.consumer == "wgmma" and v.resident == 1:
         yield "USETMAXREG"
     if v.consumer in ("mma", "wgmma") and not v.descriptors:
         yield "LDSM"
@@ -218,7 +243,7 @@ def test_kernel_links_without_spills(number, v):
     kernel = gpu_gates.compiled(v, KNOWN[number].cc)
     assert kernel.complaints == []
     assert kernel.spills == 0 and kernel.stack == 0
-    assert kernel.registers * v.threads <= REGISTER_LIMIT
+    assert kernel.registers * v.threads * v.resident <= REGISTER_LIMIT
     found = sass(kernel.cubin)
     for wanted in expected_sass(v):
         assert any(name.startswith(wanted) for name in found), wanted
@@ -238,6 +263,9 @@ CHOICES = {
     "fragment.pack": [("bfloat16", 8), ("float16", 4), ("float32", 4)],
     "fragment.widen": [("bfloat16", 8), ("float16", 4), ("float32", 2)],
     "fragment.add": [(16,), (4,)],
+    "fragment.add_columns": [(32,), (64,)],
+    "fragment.load": [(32,), (64,)],
+    "fragment.store": [(32,), (64,)],
     "gmem.load": [(2,), (4,), (2, True), (4, True)],
     "gmem.load_pair": [(), (True,)],
     "gmem.store": [(2,), (4,)],
@@ -304,7 +332,7 @@ def test_every_activation_links(kind):
     from implicit_conv.kernels.gpu.fprop import make_fprop
 
     number = (80, 100)[kind % 2]
-    kernel = compile_kernel(make_fprop(v), signature(), KNOWN[number].cc, v.threads)
+    kernel = compile_kernel(make_fprop(v), signature(), KNOWN[number].cc, v.threads, v.resident)
     assert kernel.spills == 0 and kernel.stack == 0
     assert not [name for name in sass(kernel.cubin) if "F64" in name or name.startswith(DOUBLE)]
 
@@ -321,7 +349,7 @@ def test_targets_in_any_order():
         if v.producer == "cp_async"
     )
     for number in (90, 80, 90):
-        kernel = compile_kernel(make_fprop(v), signature(), KNOWN[number].cc, v.threads)
+        kernel = compile_kernel(make_fprop(v), signature(), KNOWN[number].cc, v.threads, v.resident)
         waits = {name for name in sass(kernel.cubin) if "TRYWAIT" in name}
         assert bool(waits) == (number == 90)
 

@@ -5,6 +5,7 @@ import pytest
 
 from implicit_conv.gpu.plan.candidate import gpu_geometry
 from implicit_conv.gpu.plan.families import FAMILIES
+from implicit_conv.gpu.plan.rows import row_tiles
 from implicit_conv.gpu.plan.trace import k_blocks
 from implicit_conv.kernels import schedule
 from implicit_conv.testing.gpu.problems import family_problems
@@ -23,6 +24,9 @@ def test_problems_span_what_they_should(name):
         groups, m, n = plan.tiles
         if v.strip:
             seen |= what_strips_span(case, plan)
+            continue
+        if v.band:
+            seen |= what_rows_span(case, plan)
             continue
         assert m >= 2 and n >= 2 and schedule.block_count(g) >= 2
         loads = groups * m * n // BLOCKS * (g.R * g.S if not v.wide else g.R)
@@ -60,7 +64,30 @@ def test_problems_span_what_they_should(name):
             *("stride 1", "stride 2", "stride 3", "dilation", "padding", "K tail", "row tail"),
             *("images in a tile", "channels first", "vectors", "elements", "shared columns"),
         }
+    if name == "rows-mma":
+        wanted = {
+            *("stride 1", "stride 2", "stride 3", "padding", "K tail", "row tail", "vectors"),
+            *("planes", "elements", "channels first", "tiles across", "images", "packed"),
+        }
     assert wanted <= seen
+
+
+def what_rows_span(case, plan):
+    """What is difficult in a problem by rows, which has two panels and two tiles down an image."""
+    v, g = plan.variant, plan.geometry
+    down, across, _ = row_tiles(g, v)
+    assert down >= 2 and plan.tiles[2] == 2
+    return {
+        v.producer,
+        f"stride {case.stride[1]}",
+        "padding" if case.padding != ((0, 0), (0, 0)) else "",
+        "K tail" if g.K % v.tile_n else "",
+        "row tail" if g.P % v.band.rows else "",
+        "channels first" if case.layout == "NCHW" else "",
+        "tiles across" if across > 1 else "",
+        "images" if case.N > 1 else "",
+        "packed" if v.packed else "",
+    }
 
 
 def what_strips_span(case, plan):

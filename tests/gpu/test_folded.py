@@ -26,8 +26,15 @@ STEM = Case(
 )
 
 
+def folded(case, dtype, arch):
+    """The best kernel with folded loads: others may be faster."""
+    able = (c for c in choose(problem_of(case, dtype), arch).candidates if c.variant.folded)
+    best = min(able, key=lambda candidate: candidate.cycles)
+    return choose(problem_of(case, dtype), arch, variant=best.variant)
+
+
 def test_the_stem_is_folded():
-    made = choose(problem_of(STEM, "bfloat16"), gpu_arch("sm_90"))
+    made = folded(STEM, "bfloat16", gpu_arch("sm_90"))
     g = made.geometry
     assert made.variant.folded and (g.C, g.S, g.tile_c) == (21, 1, 32)
     assert "folded element im2col" in explain(made)
@@ -60,7 +67,7 @@ def test_a_folded_load_reads_what_the_taps_read():
     """Element c of the load at column w, for every output column and filter column."""
     for case in (STEM, replace(STEM, C=5, kernel=(2, 3), stride=(1, 3), padding=((0, 0), (1, 2)))):
         problem = problem_of(case, "float16")
-        v = choose(problem, gpu_arch("sm_90")).variant
+        v = folded(case, "float16", gpu_arch("sm_90")).variant
         g = gpu_geometry(problem, v)
         for q in range(g.Q):
             for s in range(case.kernel[1]):
@@ -90,8 +97,7 @@ def test_gaps_in_a_row_are_refused():
     ],
 )
 def test_stem_equals_oracle(dtype, case):
-    plan = choose(problem_of(case, dtype), KNOWN[80])
-    assert plan.variant.folded
+    plan = folded(case, dtype, KNOWN[80])
     plan = with_epilogue(plan, True, False)
     x, w = case.inputs(0, integers=True)
     bias = np.arange(case.K, dtype=np.float32) % 9

@@ -37,7 +37,7 @@ def cubin(v: Variant, cc: Capability) -> tuple[bytes, str]:
         made: Callable[..., Any] = make_fprop(v)
         return made
 
-    return cached(repr(v), make, cc, v.threads)
+    return cached(repr(v), make, cc, v.threads, v.resident)
 
 
 def dump_cubin(mode: str, cc: Capability) -> tuple[bytes, str]:
@@ -53,11 +53,16 @@ def dump_cubin(mode: str, cc: Capability) -> tuple[bytes, str]:
 
 
 def cached(
-    title: str, make: Callable[[], Callable[..., Any]], cc: Capability, threads: int
+    title: str,
+    make: Callable[[], Callable[..., Any]],
+    cc: Capability,
+    threads: int,
+    resident: int = 1,
 ) -> tuple[bytes, str]:
     """(image, entry) of the kernel that `make` makes, from the disk cache or compiled.
 
-    `title` tells it from all other kernels of the same sources.
+    `title` tells it from all other kernels of the same sources; `threads` and `resident` are those
+    of `compile_ltoir`.
     """
     name = _entry_name(title, cc, threads)
     kept = store().load(name) if name else None
@@ -67,7 +72,7 @@ def cached(
     from implicit_conv.kernels.gpu.blob import signature
     from implicit_conv.kernels.gpu.compile import compile_kernel
 
-    kernel = compile_kernel(make(), signature(), cc, threads)
+    kernel = compile_kernel(make(), signature(), cc, threads, resident)
     if name:
         store().save(name, kernel.entry.encode() + b"\n" + kernel.cubin)
     return kernel.cubin, kernel.entry

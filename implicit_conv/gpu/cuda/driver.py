@@ -131,7 +131,7 @@ def current_arch() -> GpuArch:
 
 @functools.cache
 def device_arch(device: int) -> GpuArch:
-    """The arch of a device: the rates of its generation, its own counts and sizes.
+    """The arch of a device: the rates of its generation, its own counts, sizes and memory.
 
     Raises
     ------
@@ -160,4 +160,6 @@ def device_arch(device: int) -> GpuArch:
         device=name,
         sms=attribute("MULTIPROCESSOR_COUNT"),
         smem_bytes=attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+        # two transfers a clock, which is in kHz
+        memory=2e3 * attribute("MEMORY_CLOCK_RATE") * attribute("GLOBAL_MEMORY_BUS_WIDTH") / 8,
     )

@@ -1,10 +1,16 @@
 """Candidates: the kernels considered for a problem on a GPU, with an estimate or a refusal.
 
 A method is a `Variant`: a loader, a matrix instruction and a tile. The estimate is cycles of a
-launch: waves x (the longer of multiplying and loading a tile, a tenth of the shorter, and the
-epilogue of the tile), or those in which device memory moves x and y, if they are more. Multiplying
-counts junk: slots past Q, rows past the last pixel, columns past K, channels past C. direct.py has
-the cycles of a tile on the CUDA cores.
+launch, `launch + (computing^3 + moving^3)^(1/3)`, since what is shorter is mostly hidden:
+
+    moving      x and y through device memory
+    computing   rounds x max(resident x busy, max(busy, waiting) + epilogue)
+
+A multiprocessor has `resident` blocks, each with a tile a round. It is `busy` with a tile for the
+longer of multiplying and loading it, and a block waits for the k-blocks that its stages cannot hold
+ahead. While one block stores, the others multiply. Multiplying counts junk: slots past Q, rows past
+the last pixel, columns past K, channels past C. direct.py has the cycles of a tile on the CUDA
+cores, rows.py those of a kernel by rows.
 """
 
 from __future__ import annotations
@@ -17,6 +23,7 @@ from implicit_conv.gpu.cuda.arch import WGMMA_FLOPS, GpuArch
 from implicit_conv.gpu.plan.direct import direct_rule, direct_tiles, tile_cycles
 from implicit_conv.gpu.plan.layout import SharedLayout, shared_layout
 from implicit_conv.gpu.plan.maps import activation_map
+from implicit_conv.gpu.plan.rows import row_tiles, rows_cycles, rows_rule
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.gpu.call import INDICES
@@ -32,17 +39,25 @@ UNBOUNDED = (-math.inf, math.inf)
 W_OFFSET_MAX = 31  # the largest w_offset of an im2col::w copy
 PERMUTED_OFFSET_MAX = 255  # the largest offset of a plain im2col copy of a 4-D map
 
-# Constants of the estimate, per multiprocessor: orders of magnitude from data sheets. On an H100 a
-# kernel of the least estimate took at most 1.06 times as long as the fastest, and 1.01 times in the
-# mean, over the layers of ResNet-50 and eight of narrow groups.
-L2_BYTES_PER_CYCLE = 48
+# Constants of the estimate, per multiprocessor. Those of wgmma are fitted to 44 layers of ResNet-50
+# on an H200, with up to 14 kernels each: times are within 10 % (rms), and the chosen kernels take
+# 1.2 % longer in sum than the fastest with 256 images, 2.5 % with 32. Those of other loads are
+# orders of magnitude.
+LAUNCH_SECONDS = 5.2e-6  # between events, with a cold L2
+RATE_SHARE = 0.8  # of the peak of matrix instructions, clocks included
+FILL_BYTES_PER_CYCLE = 107  # of loads that hold up wgmma of 64 rows or columns in shared memory
+L2_BYTES_PER_CYCLE = 58
 COPY_CYCLES = {"tma": 0.0, "cp_async": 4.0, "elements": 40.0}  # of a warp, to issue 16 bytes
 COPY_WARPS = 4  # warps that issue copies at the same time, where threads compute addresses
-EPILOGUE_BYTES_PER_CYCLE = 16
-STEP_CYCLES = 60  # barriers and addresses of one filter tap
-IMPERFECT_OVERLAP = 0.1  # share of the shorter of multiplying and loading that adds to the longer
-TILE_CYCLES = 1500  # a tile's fixed cost: first loads, decoding of its index
-MEMORY_SHARE = 0.9  # of its data sheet's rate that a copy reaches, as measured on an H100
+LATENCY_CYCLES = 1550  # from the request of a stage to its use
+LINE_STORES, OTHER_STORES = 130, 16  # bytes of y in a cycle of the epilogue: whole lines, or others
+STEP_CYCLES = 60  # barriers and addresses of one filter tap, where warps multiply fragments
+TILE_CYCLES = 400  # a tile's fixed cost with wgmma: first loads, decoding of its index
+OTHER_TILE_CYCLES = 1500  # that of other families
+READ_SHARE, WRITE_SHARE = 1.0, 0.73  # of the data sheet's rate of device memory
+IMPERFECT_OVERLAP = 0.1  # share of the shorter that adds to `busy`, but for wgmma
+NORM = 3  # how little the shorter of computing and moving adds to the longer
+BLOCK_BYTES = 1024  # of shared memory that the driver keeps of each block
 LINE_BYTES = 128  # that device memory moves where a tile needs some channels of a pixel
 
 
@@ -135,8 +150,8 @@ class Choice:
 
     @property
     def blocks(self) -> int:
-        """Blocks of the launch: at most one per multiprocessor; each visits several tiles."""
-        return min(math.prod(self.tiles), self.arch.sms)
+        """Blocks of the launch: at most those that run together; each visits several tiles."""
+        return min(math.prod(self.tiles), self.arch.sms * self.variant.resident)
 
 
 def tile_counts(g: Geometry, v: Variant) -> tuple[int, int, int]:
@@ -144,6 +159,8 @@ def tile_counts(g: Geometry, v: Variant) -> tuple[int, int, int]:
     if v.strip:
         panels, tiles_m, _ = direct_tiles(g, v)
         return panels, tiles_m, 1
+    if v.band:
+        return 1, row_tiles(g, v).all, int(schedule.panel_count(g))
     return g.groups, int(schedule.gemm_m_tiles(g, v.wide)), int(schedule.panel_count(g))
 
 
@@ -157,8 +174,8 @@ def refusal(view: Problem, arch: GpuArch, v: Variant, strict: bool = False) -> s
 
 
 def _copies_rule(view: Problem, v: Variant) -> str:
-    if v.strip:
-        return direct_rule(view, v)
+    if v.strip or v.band:
+        return direct_rule(view, v) if v.strip else rows_rule(view, v)
     if v.producer == "elements":
         return fold_rule(view) if v.folded else ""
     channels = view.C // view.groups * view.itemsize
@@ -259,55 +276,77 @@ def consider(view: Problem, arch: GpuArch, v: Variant, strict: bool) -> Candidat
     reason = refusal(view, arch, v, strict) or _words_rule(g, v)
     if reason:
         return Candidate(v, g, reason=reason)
-    layout = shared_layout(v, g, arch.smem_bytes)
+    room = arch.smem_bytes // v.resident - BLOCK_BYTES * (v.resident > 1)
+    layout = shared_layout(v, g, room)
     if layout is None:
-        what = "the filters of a panel" if v.strip else "two stages"
-        reason = f"{what} do not fit {arch.smem_bytes} bytes of shared memory"
+        what = "the filters of a panel" if v.strip or v.band else "two stages"
+        reason = f"{what} do not fit {room} bytes of shared memory"
         return Candidate(v, g, reason=reason)
     return Candidate(v, g, layout, estimate(g, v, layout, arch))
 
 
 def estimate(g: Geometry, v: Variant, layout: SharedLayout, arch: GpuArch) -> Estimate:
     """Cycles of a launch; the docstring of this module has the formula."""
-    counts = tile_counts(g, v)
-    waves = -(-math.prod(counts) // arch.sms)
     if v.strip:
         multiply, load = tile_cycles(g, v, arch.fma_flops)
-        return _estimate(g, v, arch, waves, counts[1], multiply, load)
+        return _estimate(g, v, arch, multiply, load, 0.0, store_cycles(v))
+    if v.band:
+        return _estimate(g, v, arch, rows_cycles(v), 0.0, 0.0, 0.0)
     taps = g.R * g.S * schedule.block_count(g)
     loads = taps // schedule.load_taps(g, v.wide)
     rate = {"mma": arch.mma_flops, "fma": arch.fma_flops, "wgmma": WGMMA_FLOPS}[v.consumer]
-    multiply = taps * (2 * v.tile_m * v.tile_n * v.tile_c / rate + STEP_CYCLES)
+    share = RATE_SHARE if v.itemsize == 2 else 1.0
+    step = 0 if v.consumer == "wgmma" else STEP_CYCLES
+    multiply = taps * (2 * v.tile_m * v.tile_n * v.tile_c / (share * rate) + step)
     moved = loads * layout.a_load + taps * layout.b_load
+    if v.consumer == "wgmma" and min(v.tile_m, v.tile_n) < 128:
+        multiply += moved / FILL_BYTES_PER_CYCLE
     issue = moved / VECTOR_BYTES * COPY_CYCLES[v.producer] / COPY_WARPS
     load = max(moved / L2_BYTES_PER_CYCLE, issue)
-    return _estimate(g, v, arch, waves, counts[1], multiply, load)
+    waiting = taps * LATENCY_CYCLES / layout.b_stages
+    fixed = TILE_CYCLES if v.consumer == "wgmma" else OTHER_TILE_CYCLES
+    return _estimate(g, v, arch, multiply, load, waiting, store_cycles(v) + fixed)
+
+
+def store_cycles(v: Variant) -> float:
+    """Cycles of the epilogue of a tile."""
+    size = v.tile_m * v.tile_n * v.itemsize
+    return size / (LINE_STORES if v.packed and v.itemsize == 2 else OTHER_STORES)
 
 
 def _estimate(
-    g: Geometry, v: Variant, arch: GpuArch, waves: int, tiles_m: int, multiply: float, load: float
+    g: Geometry,
+    v: Variant,
+    arch: GpuArch,
+    multiply: float,
+    load: float,
+    waiting: float,
+    rest: float,
 ) -> Estimate:
-    """The estimate from the cycles of a tile."""
-    epilogue = v.tile_m * v.tile_n * v.itemsize / EPILOGUE_BYTES_PER_CYCLE
-    rows = tiles_m * v.tile_m
+    """The estimate from the cycles of a tile: those beside multiplying and loading are `rest`."""
+    counts = tile_counts(g, v)
+    rounds = -(-math.prod(counts) // (arch.sms * v.resident))
+    rows = counts[1] * v.tile_m
     junk = 1 - g.N * g.P * g.Q / rows if rows else 0.0
-    both = max(multiply, load) + IMPERFECT_OVERLAP * min(multiply, load)
-    computed = waves * (both + epilogue + (0 if v.strip else TILE_CYCLES))
-    moved = memory_bytes(g, v) / (MEMORY_SHARE * arch.memory) * arch.hertz
-    cycles = max(computed, moved) + IMPERFECT_OVERLAP * min(computed, moved)
-    return Estimate(cycles, multiply, load, waves, junk)
+    shorter = 0.0 if v.consumer == "wgmma" else min(multiply, load)
+    busy = max(multiply, load) + IMPERFECT_OVERLAP * shorter
+    computed = rounds * max(v.resident * busy, max(busy, waiting) + rest)
+    moved = memory_seconds(g, v, arch) * arch.hertz
+    cycles = LAUNCH_SECONDS * arch.hertz + (computed**NORM + moved**NORM) ** (1 / NORM)
+    return Estimate(cycles, multiply, load, rounds, junk)
 
 
-def memory_bytes(g: Geometry, v: Variant) -> float:
-    """Bytes of x and y that device memory moves for a launch.
+def memory_seconds(g: Geometry, v: Variant, arch: GpuArch) -> float:
+    """Seconds in which device memory moves x and y of a launch.
 
     A tile on the CUDA cores may hold few channels of its pixels; a line is moved for each.
     """
     outputs = g.N * g.P * g.Q
     pixels = min(g.N * g.H * g.W, outputs * g.R * g.S)  # a stride may leave some out
     sizes = [channels * g.groups * v.itemsize for channels in (g.C, g.K)]
-    moved = float(pixels * sizes[0] + outputs * sizes[1])
+    seconds = pixels * sizes[0] / READ_SHARE + outputs * sizes[1] / WRITE_SHARE
+    seconds /= arch.memory
     if not v.strip:
-        return moved
+        return seconds
     pixel = min(LINE_BYTES, sizes[0])
-    return moved * pixel / min(pixel, v.tile_n * v.itemsize)
+    return seconds * pixel / min(pixel, v.tile_n * v.itemsize)

@@ -10,7 +10,7 @@ from implicit_conv.gpu.plan.direct import load_bytes
 from implicit_conv.gpu.plan.families import evidence_of
 from implicit_conv.gpu.plan.layout import buffer_rows, buffers
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.gpu.variant import Strip
+from implicit_conv.kernels.gpu.variant import STAGED_CHANNELS, Rows, Strip
 
 
 def explain(choice: Choice) -> str:
@@ -61,7 +61,10 @@ def _chosen(choice: Choice) -> Iterator[str]:
     v, arch = choice.variant, choice.arch
     yield f"problem     {choice.problem}"
     yield f"machine     {arch.target} ({arch.device}: {arch.sms} multiprocessors)"
-    yield from _direct(choice, v.strip) if v.strip else _gemm(choice)
+    if v.strip:
+        yield from _direct(choice, v.strip)
+    else:
+        yield from _rows(choice, v.band) if v.band else _gemm(choice)
     yield (
         f"estimate    {plural(choice.estimate.waves, 'wave')}; a tile multiplies for "
         f"{choice.estimate.multiply:.0f} cycles and loads for {choice.estimate.load:.0f}"
@@ -117,15 +120,34 @@ def _direct(choice: Choice, strip: Strip) -> Iterator[str]:
     yield f"junk        {100 * choice.estimate.junk:.1f} % of the pixels of all tiles"
 
 
+def _rows(choice: Choice, band: Rows) -> Iterator[str]:
+    """Threads, tiles and staged rows of a kernel by rows."""
+    v, layout = choice.variant, choice.layout
+    _, m, panels = choice.tiles
+    yield f"kernel      {v.name}; {v.threads} threads, {plural(v.resident, 'block')} at a time"
+    yield (
+        f"tiles       {plural(panels, 'panel')} of {v.tile_n} filters x {m} of {band.rows} x "
+        f"{v.row_columns} pixels on {plural(choice.blocks, 'block')}"
+    )
+    yield (
+        f"shared      {layout.total} of {choice.arch.smem_bytes} bytes: {band.held} rows of x with "
+        f"{STAGED_CHANNELS} channels a pixel, the filters of a panel"
+    )
+    yield (
+        f"loads       {plural(band.fresh, 'row')} of x a tile, {band.staged} of the first of an "
+        f"image, from {v.producer.replace('vectors', 'pixels')}; windows overlap in a staged row"
+    )
+    yield f"junk        {100 * choice.estimate.junk:.1f} % of the pixels of all tiles"
+
+
 def _arrays(choice: Choice) -> Iterator[str]:
     """What the kernel needs of the arrays, where that differs from the caller's layouts."""
     problem, view = choice.problem, choice.view
+    by_rows = choice.variant.band is not None  # which reads planes as fast as pixels, any filter
     if problem.layout != view.layout:
-        yield (
-            f"arrays      axes are named {problem.layout}, memory is channels-last; "
-            "other arrays go to slower kernels"
-        )
-    if problem.weight_layout != view.weight_layout:
+        where = "x may have either order" if by_rows else "other arrays go to slower kernels"
+        yield f"arrays      axes are named {problem.layout}, memory is channels-last; {where}"
+    if problem.weight_layout != view.weight_layout and not by_rows:
         yield (
             f"filter      packed to {view.weight_layout} in every call; "
             "pack(w) does this once for all calls"

@@ -8,13 +8,14 @@ oracle, and an entry of `HARDWARE` records a run of ``pytest -m gpu`` on that GP
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from implicit_conv.gpu.cuda.arch import KNOWN
 from implicit_conv.gpu.plan.direct import direct_variant
+from implicit_conv.gpu.plan.rows import rows_variant
 from implicit_conv.kernels.gpu.targets import supports, target_name
-from implicit_conv.kernels.gpu.variant import Strip, Variant
+from implicit_conv.kernels.gpu.variant import Rows, Strip, Variant
 
 CHANNELS_LAST = (("NHWC", "KRSC"),)
 ANY_LAYOUT = (("NHWC", "KRSC"), ("NCHW", "KCRS"), ("NHWC", "RSCK"), ("NCHW", "KRSC"))
@@ -25,14 +26,15 @@ GENERATIONS = (80, 90, 100, 120)
 INTERPRETED_PROBLEMS = 8
 
 NOT_RUN = "not yet run"
-# (family, target) -> GPU, driver, date and what ``pytest -m gpu`` found there
+# (family, target) -> GPU, driver, date and what was compared there: by ``pytest -m gpu``, or first
+# layers of whole batches with cuDNN's float32 results on integers
 HARDWARE = {
     (family, "sm_90a"): "H100, driver 580.159, 2026-11-26: 100 problems exact"
     for family in (
         *("cp_async-mma", "elements-mma", "folded-mma", "fma", "direct", "tma-mma", "tma-wgmma"),
         *("tma-wgmma-registers", "tma-w-wgmma-registers", "tma-w-wgmma"),
     )
-}
+} | {("rows-mma", "sm_90a"): "H200, driver 580.159, 2026-11-28: 5 layers in 24 kernels exact"}
 
 # Columns of the page's table: what has been shown comes first, since windows cut a wide table.
 HEAD = tuple("kernel target hardware interpreted assembled loads multiplies".split())
@@ -137,6 +139,21 @@ _FAMILIES = (
         layouts=ANY_LAYOUT,
     ),
     Family(
+        "rows-mma",
+        "rows of pixels, planes or elements, padded",
+        "mma.sync, overlapping windows",
+        "sm_80",
+        (
+            replace(rows_variant("vectors", _BF, Rows(2, 3, (7, 7), (2, 2)), 1, 64), packed=True),
+            rows_variant("planes", _HALF, Rows(2, 3, (3, 3), (2, 2)), 2, 32),
+            replace(rows_variant("vectors", _HALF, Rows(1, 4, (2, 3), (1, 1)), 2, 32), packed=True),
+            rows_variant("elements", _BF, Rows(2, 2, (3, 5), (1, 2)), 1, 32),
+            replace(rows_variant("vectors", _BF, Rows(1, 1, (4, 4), (4, 4)), 1, 96), packed=True),
+            rows_variant("planes", _BF, Rows(4, 3, (2, 9), (3, 3)), 2, 32),
+        ),
+        layouts=ANY_LAYOUT,
+    ),
+    Family(
         "tma-mma",
         "TMA im2col",
         "mma.sync",
@@ -201,6 +218,8 @@ def family_name(v: Variant) -> str:
     """The name of the family that a kernel belongs to."""
     if v.consumer in ("fma", "direct"):
         return v.consumer
+    if v.band:
+        return "rows-mma"
     if v.folded:
         return "folded-mma"
     walk = "-w" if v.wide else ""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from implicit_conv.gpu.plan.direct import filter_bytes
+from implicit_conv.gpu.plan.rows import row_bytes
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.gpu.sizes import (
     ROW_ENTRY_BYTES,
     STAGE_BARRIERS_BYTES,
-    STAGING_BYTES,
     SWIZZLE_ATOM_BYTES,
     TAP_ENTRY_BYTES,
     WARP,
@@ -55,17 +55,24 @@ def buffer_rows(v: Variant, g: Geometry, b: int) -> int:
 def shared_layout(v: Variant, g: Geometry, limit: int) -> SharedLayout | None:
     """The layout with as many stages as fit `limit` bytes, or None where two of each do not.
 
-    A kernel on the CUDA cores has no stages, but the filters of a panel.
+    A kernel on the CUDA cores has no stages, but the filters of a panel, and one by rows has rows
+    of x, filters and staging tiles.
     """
-    if v.strip:
-        size = filter_bytes(g, v)
-        nothing = SharedLayout(*[0] * len(SharedLayout._fields))
-        return nothing._replace(total=size) if size <= limit else None
+    if v.strip or v.band:
+        made = SharedLayout(*[0] * len(SharedLayout._fields))
+        if v.strip:
+            made = made._replace(total=filter_bytes(g, v))
+        else:
+            held, filters = (_round(size) for size in row_bytes(v))
+            end = held + filters
+            total = end + v.consumer_warps * v.staging_bytes
+            made = made._replace(b_at=held, staging_at=end, total=total)
+        return made if made.total <= limit else None
     count = buffers(v, g)
     rows = [buffer_rows(v, g, b) for b in range(count)]
     a_buffer, b_stage = _round(max(rows) * v.row_bytes), _round(v.tile_n * v.row_bytes)
     a_stage = count * a_buffer
-    staging = v.consumer_warps * STAGING_BYTES
+    staging = v.consumer_warps * v.staging_bytes
     copiers = WARP * v.producer_warps  # threads; each writes one row of the table at a time
     table = 0 if v.producer == "tma" else -(-v.tile_m // copiers) * copiers * ROW_ENTRY_BYTES
     tap_tables = (g.S + g.phases_w) * TAP_ENTRY_BYTES if v.wide else 0
@@ -117,7 +124,9 @@ def _stages(
 def region_names(layout: SharedLayout, count: int) -> dict[int, str]:
     """The names of the regions by their offsets, for messages of the interpreter."""
     if not layout.a_stages:
-        return {0: "filters"}
+        if not layout.b_at:
+            return {0: "filters"}
+        return {0: "rows", layout.b_at: "filters", layout.staging_at: "staging tiles"}
     names = {
         layout.staging_at: "staging tiles",
         layout.rows_at: "row table",

@@ -10,6 +10,7 @@ from implicit_conv.errors import PlanError
 from implicit_conv.gpu.cuda.arch import GpuArch
 from implicit_conv.gpu.plan.candidate import UNBOUNDED, Choice, consider
 from implicit_conv.gpu.plan.direct import direct_variants
+from implicit_conv.gpu.plan.rows import rows_variants
 from implicit_conv.kernels.geometry import CLAMP
 from implicit_conv.kernels.gpu.sizes import VECTOR_BYTES
 from implicit_conv.kernels.gpu.variant import Variant
@@ -22,7 +23,8 @@ MMA_TILES = (  # tile_m, tile_n, warps along gemm_m, warps along gemm_n
     (64, 64, 2, 2),
     (64, 32, 4, 1),
 )
-WGMMA_COLUMNS = (256, 128, 64)  # tile_n
+WGMMA_COLUMNS = (256, 128, 64)  # tile_n of tiles with 128 rows
+SMALL_TILES = ((128, 128, 2), (128, 64, 2), (64, 128, 2), (64, 128, 3))  # tile_m, tile_n, resident
 
 
 def choose(
@@ -89,6 +91,8 @@ def variants(view: Problem, activation: int, plain: bool) -> Iterator[Variant]:
         )
     for v in direct_variants(view):
         yield replace(v, activation=activation, plain=plain)
+    for v in rows_variants(view):
+        yield replace(v, activation=activation, plain=plain, packed=packed)
 
 
 def _folded(view: Problem) -> Iterator[Variant]:
@@ -115,12 +119,19 @@ def _families(view: Problem) -> Iterator[Variant]:
     for mode, producer in LOADS:
         for m, n, warps_m, warps_n in MMA_TILES:
             yield Variant(mode, producer, "mma", dtype, m, n, row_bytes, warps_m, warps_n)
+    shared = view.kernel[1] > 1  # pixels, by the taps of a filter row
     for n in WGMMA_COLUMNS:
         base = Variant("im2col", "tma", "wgmma", dtype, 128, n, row_bytes, 8, 1)
         # Of equal estimates the first counts: on an H100 each was faster than those after it.
         yield replace(base, descriptors=True)
-        yield replace(base, mode="w", permuted=True, descriptors=True)
+        if shared:
+            yield replace(base, mode="w", permuted=True, descriptors=True)
+            yield replace(base, mode="w", permuted=True)
+    base = replace(base, descriptors=True, resident=2)
+    if shared:
         yield replace(base, mode="w", permuted=True)
+    for m, n, resident in SMALL_TILES:
+        yield replace(base, tile_m=m, tile_n=n, warps_m=m // 16, resident=resident)
 
 
 def _packed(view: Problem) -> bool:

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from implicit_conv.gpu.plan.candidate import Choice
 from implicit_conv.gpu.plan.direct import direct_tiles
 from implicit_conv.gpu.plan.layout import buffer_rows, buffers
+from implicit_conv.gpu.plan.rows import row_tiles
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.gpu.variant import Strip
+from implicit_conv.kernels.gpu.variant import STAGED_BYTES, STAGED_TOGETHER, Rows, Strip
 from implicit_conv.problem.schedule import KBlock, Load, Tap, check_load_count
 
 
@@ -19,7 +20,7 @@ def trace(choice: Choice) -> list[Load]:
     g, v, tiles = choice.geometry, choice.variant, math.prod(choice.tiles)
     taps = v.strip.columns if v.strip else int(schedule.load_taps(g, v.wide))
     blocks = tiles * g.R * (g.S // taps) * schedule.block_count(g)
-    check_load_count(blocks * (buffers(v, g) + taps))
+    check_load_count(tiles * 2 if v.band else blocks * (buffers(v, g) + taps))
     planned = (block for tile in range(tiles) for block in k_blocks(choice, tile))
     return [load for block in planned for load in block.loads]
 
@@ -29,6 +30,9 @@ def k_blocks(choice: Choice, tile: int) -> Iterator[KBlock]:
     g, v = choice.geometry, choice.variant
     if v.strip:
         yield from _direct_blocks(choice, tile, v.strip)
+        return
+    if v.band:
+        yield _rows_block(choice, tile, v.band)
         return
     _, tiles_m, tiles_n = choice.tiles
     group, m, panel = tile // (tiles_m * tiles_n), tile // tiles_n % tiles_m, tile % tiles_n
@@ -75,6 +79,30 @@ def _direct_blocks(choice: Choice, tile: int, strip: Strip) -> Iterator[KBlock]:
             ),
             tuple(Tap(r, t, -1, (t - s) * strip.dilation) for t in taps),
         )
+
+
+def _rows_block(choice: Choice, tile: int, band: Rows) -> KBlock:
+    """The one k-block of a tile by rows: the rows that the tile above has not staged, and filters.
+
+    The filters of a panel are loaded once for all of a block's tiles, and are listed in each.
+    """
+    g, v = choice.geometry, choice.variant
+    down, across, of_panel = row_tiles(g, v)
+    panel, rest = divmod(tile, of_panel)
+    strip, row = divmod(rest, down)
+    n, column = divmod(strip, across)
+    staged = band.fresh if row else band.staged
+    h = row * band.rows * g.stride_h - g.pad_h + band.staged - staged
+    w = column * v.row_columns * g.stride_w - g.pad_w
+    size = staged * band.copies * band.groups(v.row_columns) * STAGED_TOGETHER * STAGED_BYTES
+    filters = g.R * v.tile_n * v.row_bytes
+    return KBlock(
+        (
+            Load("x", "im2col", (n, h, w, 0), (0, 0), 0, 0, 0, staged, size),
+            Load("w", "tile", (panel * v.tile_n, 0, 0, 0), None, 0, 0, 0, v.tile_n, filters),
+        ),
+        tuple(Tap(r, s, 0, r) for r in range(g.R) for s in range(g.S)),
+    )
 
 
 def _activation_load(

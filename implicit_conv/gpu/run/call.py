@@ -105,7 +105,7 @@ def adapted(choice: Choice, arrays: Arrays) -> Choice:
         v,
         biased=arrays.bias is not None,
         residual=arrays.residual is not None,
-        linear=not v.wide and not v.strip and _one_stride(choice, arrays),
+        linear=not (v.wide or v.strip or v.band) and _one_stride(choice, arrays),
         packed=v.packed and (v.strip is not None or _vectors(arrays, v.itemsize)),
     )
     reason = misfit(v, arrays)
@@ -147,6 +147,9 @@ def _vectors(arrays: Arrays, itemsize: int) -> bool:
 
 def _slower(choice: Choice, v: Variant, arrays: Arrays) -> Iterator[Variant]:
     """Kernels with the epilogue of `v` that load more arrays than `v` does; the last loads any."""
+    if v.band:
+        yield from (replace(v, producer=producer) for producer in ("vectors", "planes", "elements"))
+        return
     if v.strip:
         channels_last = arrays.x.strides[-1] == v.itemsize
         other = with_epilogue_of(direct_elements(choice.view, channels_last), v)

@@ -22,11 +22,12 @@ from implicit_conv.gpu.cuda.kernel import Blob, Kernel
 from implicit_conv.gpu.plan.candidate import Choice
 from implicit_conv.gpu.plan.direct import direct_tiles, load_bytes
 from implicit_conv.gpu.plan.maps import activation_map, filter_map
+from implicit_conv.gpu.plan.rows import row_tiles as tiles_of_rows
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.gpu.call import Call as KernelCall
 from implicit_conv.kernels.gpu.call import pack, reciprocal
 from implicit_conv.kernels.gpu.sizes import MAP_BYTES, VECTOR_BYTES
-from implicit_conv.kernels.gpu.variant import Variant
+from implicit_conv.kernels.gpu.variant import STAGED_BYTES, STAGED_TOGETHER, Variant
 from implicit_conv.problem.options import LAYOUTS, WEIGHT_LAYOUTS
 
 BLOBS_KEPT = 64  # blobs of a launcher, one for each tuple of addresses
@@ -64,9 +65,12 @@ def arguments(
     if choice.variant.strip:
         row_tiles = row = direct_tiles(g, choice.variant).strips
         image = g.P * row
+    panel = tiles_n
+    if choice.variant.band:
+        (row, image, panel) = tiles_of_rows(g, choice.variant)
     divisors = {
         "group": tiles_m * tiles_n,
-        "panel": tiles_n,
+        "panel": panel,
         "image": image,
         "row": row,
         "dilation": g.dilation_h,
@@ -151,6 +155,8 @@ def misfit(v: Variant, arrays: Arrays) -> str:
         return ""
     if v.strip:
         return _vector_misfit(v, arrays)
+    if v.band:
+        return _rows_misfit(v, arrays.x)
     for name, array in (("x", arrays.x), ("w", arrays.w)):
         reason = (fold_misfit if v.folded else unaligned)(array, v.itemsize)
         if reason:
@@ -168,6 +174,21 @@ def _vector_misfit(v: Variant, arrays: Arrays) -> str:
         reason = "" if array is None else unaligned(array, v.itemsize, size)
         if reason:
             return f"{name} {reason}"
+    return ""
+
+
+def _rows_misfit(v: Variant, x: Operand) -> str:
+    """As `misfit`, of a kernel by rows, which loads groups of pixels and single taps."""
+    *others, w, c = x.strides
+    others += [c] if v.producer == "planes" else []
+    if x.shape[2] % STAGED_TOGETHER:
+        return f"x has rows of {x.shape[2]} pixels, no multiple of {STAGED_TOGETHER}"
+    if v.producer == "planes" and w != v.itemsize:
+        return "x is not contiguous along its rows"
+    if v.producer == "vectors" and (w, c) != (x.shape[3] * v.itemsize, v.itemsize):
+        return "x is not contiguous along its rows of pixels"
+    if any(value % STAGED_BYTES for value in (x.address, *others)):
+        return f"x is not aligned to {STAGED_BYTES} bytes"
     return ""
 
 

@@ -62,11 +62,14 @@ def host_filter(choice: Choice, w: Any) -> Operand:
 
 
 def device_filter(choice: Choice, w: Any) -> Operand:
-    """A device filter in the view's order: packed by torch or CuPy, otherwise with its strides."""
+    """A device filter in the view's order: packed by torch or CuPy, otherwise with its strides.
+
+    A kernel by rows takes any strides.
+    """
     problem = choice.problem
     given = operand(w, "w").expect("w", problem.weight_shape, problem.dtype)
     axes = choice.filter_axes
-    if not given.view(axes).packed:
+    if not given.view(axes).packed and not choice.variant.band:
         package = library(given.owner)
         if package == "torch":
             return operand(given.owner.permute(axes).contiguous())

@@ -18,7 +18,7 @@ from implicit_conv.gpu.plan.planner import choose, variants
 from implicit_conv.kernels.geometry import CLAMP
 from implicit_conv.kernels.gpu.call import Call
 from implicit_conv.kernels.gpu.targets import supports
-from implicit_conv.kernels.gpu.variant import Strip, Variant
+from implicit_conv.kernels.gpu.variant import STAGED_TOGETHER, Rows, Strip, Variant
 from implicit_conv.problem.options import GPU_DTYPES
 from implicit_conv.problem.problem import Problem
 from implicit_conv.testing import Case
@@ -35,6 +35,8 @@ def random_case(rng: np.random.Generator, family: Family, v: Variant) -> Case:
     """A problem that spans two tiles along gemm_m and gemm_n and two channel blocks."""
     if v.strip:
         return _random_narrow_case(rng, family, v, v.strip)
+    if v.band:
+        return _random_rows_case(rng, family, v, v.band)
     while True:
         layout, weight_layout = family.layouts[rng.integers(len(family.layouts))]
         pads = rng.integers(0, 4, 4)
@@ -58,6 +60,15 @@ def random_case(rng: np.random.Generator, family: Family, v: Variant) -> Case:
         p, q = case.output
         if min(p, q) >= 1 and case.N * p * q > v.tile_m and (p > 1 or not v.wide):
             return case
+
+
+_FIRST: dict[str, Any] = {"N": 1, "layout": "NHWC", "weight_layout": "KRSC"}
+FIRST_LAYERS = (
+    Case(C=3, K=64, size=(112, 224), kernel=(7, 7), stride=(2, 2), padding=((3, 3),) * 2, **_FIRST),
+    Case(C=3, K=32, size=(56, 56), padding=((1, 1),) * 2, **_FIRST),
+    Case(C=3, K=96, size=(64, 64), kernel=(4, 4), stride=(4, 4), **_FIRST),
+    Case(C=1, K=64, size=(33, 75), kernel=(5, 5), stride=(1, 2), **_FIRST),
+)
 
 
 def _random_narrow_case(rng: np.random.Generator, family: Family, v: Variant, strip: Strip) -> Case:
@@ -90,6 +101,32 @@ def _random_narrow_case(rng: np.random.Generator, family: Family, v: Variant, st
         p, q = case.output
         if min(p, q) >= 1:
             return replace(case, N=max(case.N, v.tile_m // (p * q) + 1))
+
+
+def _random_rows_case(rng: np.random.Generator, family: Family, v: Variant, band: Rows) -> Case:
+    """A problem of two panels and two or more tiles down each image, some also across it."""
+    order = {"vectors": "NHWC", "planes": "NCHW"}.get(v.producer)
+    layouts = [names for names in family.layouts if order in (None, names[0])]
+    unit = 1 if v.producer == "elements" else STAGED_TOGETHER
+    widest = v.row_columns * band.stride[1] * 3 // 2 + band.kernel[1]
+    highest = (3 * band.rows + 1) * band.stride[0] + band.kernel[0]
+    while True:
+        layout, weight_layout = layouts[rng.integers(len(layouts))]
+        pads = rng.integers(0, 4, 4)
+        case = Case(
+            N=int(rng.integers(1, 4)),
+            C=band.channels,
+            K=_round(v.tile_n + int(rng.integers(1, v.tile_n)), 8 if v.packed else 1),
+            size=(int(rng.integers(2, highest)), _round(int(rng.integers(2, widest)), unit)),
+            kernel=band.kernel,
+            stride=band.stride,
+            padding=((int(pads[0]), int(pads[1])), (int(pads[2]), int(pads[3]))),
+            layout=layout,
+            weight_layout=weight_layout,
+        )
+        p, q = case.output
+        if p > band.rows and q >= 1:
+            return case
 
 
 def _round(value: int, unit: int) -> int:
@@ -195,7 +232,7 @@ def production_variants(dtype: str, plain: bool) -> Iterator[Variant]:
     """The kernels that the planner may choose for usual channels, and some for narrow groups.
 
     These are the largest and the smallest tile of vectors and of elements, for depthwise problems
-    with and without a stride and for groups of four.
+    with and without a stride and for groups of four, and the kernels of first layers.
     """
     size = {"size": (9, 14), "layout": "NHWC", "weight_layout": "KRSC"}
     usual = Case(N=1, C=128, K=256, **size)  # type: ignore[arg-type]
@@ -210,6 +247,8 @@ def production_variants(dtype: str, plain: bool) -> Iterator[Variant]:
             v for v in variants(problem, CLAMP, plain) if v.strip and not direct_rule(problem, v)
         ]
         yield from (able[0], able[-1])
+    for first in FIRST_LAYERS:
+        yield from (v for v in variants(problem_of(first, dtype), CLAMP, plain) if v.band)
 
 
 @dataclass(frozen=True)
