@@ -39,8 +39,8 @@ def need_numba_cuda() -> Any:
     """numba.cuda of the numba-cuda package; the one that is part of Numba itself lacks much."""
     if importlib.util.find_spec("numba_cuda") is None:
         raise ImportError(
-            'GPU kernels need numba-cuda: pip install "numba-cuda[cu13]>=0.30", or with [cu12] for '
-            "drivers of CUDA 12"
+            'GPU kernels need numba-cuda: pip install "numba-cuda[cu13]>=0.30,<0.31" "numpy<2.5", '
+            "or with [cu12] for drivers of CUDA 12"
         )
     return importlib.import_module("numba.cuda")
 

@@ -21,9 +21,11 @@ ADVICE = {
     "too early, or the kernel is wrong: compute-sanitizer shows where",
 }
 
+# numba-cuda 0.30 asks numpy for a function that 2.5 lacks.
+NUMBA_CUDA = {kind: (f"numba-cuda[{kind}]>=0.30,<0.31", "numpy<2.5") for kind in ("cu12", "cu13")}
 PACKAGES = {  # generation of CUDA -> what its extra in pyproject.toml installs
-    12: ("numba-cuda[cu12]>=0.30", "cuda-python>=12.9,<13", "cuda-bindings>=12.9,<13"),
-    13: ("numba-cuda[cu13]>=0.30", "cuda-python>=13,<14", "cuda-bindings>=13,<14"),
+    12: (*NUMBA_CUDA["cu12"], "cuda-python>=12.9,<13", "cuda-bindings>=12.9,<13"),
+    13: (*NUMBA_CUDA["cu13"], "cuda-python>=13,<14", "cuda-bindings>=13,<14"),
 }
 
 
