@@ -74,7 +74,8 @@ def kernels() -> Iterator[tuple[str, Variant, tuple[int, int, str]]]:
             by_name.setdefault(family_name(v), replace(v, biased=True, residual=True))
     direct = next(v for v in variants(narrow_problem("bfloat16"), CLAMP, plain=False) if v.strip)
     by_name["direct"] = replace(direct, biased=True, residual=True)
-    rows = choose(problem_of(STEM, "bfloat16"), KNOWN[90], activation=UNLIMITED).variant
+    stem = problem_of(replace(STEM, N=32), "bfloat16")  # enough tiles for all multiprocessors
+    rows = choose(stem, KNOWN[90], activation=UNLIMITED).variant
     by_name["rows-mma"] = replace(rows, biased=True, residual=True)
     # The planner prefers descriptors, so it never chooses this one: A from registers, im2col loads.
     by_name["tma-wgmma-registers"] = replace(by_name["tma-wgmma"], descriptors=False)
@@ -121,7 +122,7 @@ def compiled(v: Variant, cc: tuple[int, int, str]) -> Any:
     from implicit_conv.kernels.gpu.compile import compile_kernel
     from implicit_conv.kernels.gpu.fprop import make_fprop
 
-    return compile_kernel(make_fprop(v), signature(), cc, v.threads, v.resident)
+    return compile_kernel(make_fprop(v), signature(), cc, v.threads, v.bound)
 
 
 def counts(kernel: Any) -> dict[str, Any]:

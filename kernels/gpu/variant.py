@@ -199,6 +199,14 @@ class Variant:
         return 4 * self.tiles_m * self.tiles_n
 
     @property
+    def bound(self) -> int:
+        """Number of blocks for which registers are limited; by rows, a residual needs those of two.
+
+        Then fewer blocks than `resident` may run together.
+        """
+        return 1 if self.band and self.residual else self.resident
+
+    @property
     def row_columns(self) -> int:
         """Number of output pixels of a row of a tile of "rows"."""
         return 16 * self.warps_m

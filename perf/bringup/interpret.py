@@ -34,7 +34,7 @@ def ptx_of(v: Variant, cc: tuple[int, int, str], lineinfo: bool = False) -> str:
     """The PTX of a variant's kernel; needs the compilers, but no GPU."""
     from implicit_conv.kernels.gpu.fprop import make_fprop
 
-    return kernel_ptx(make_fprop(v), cc, v.threads, v.resident, lineinfo)
+    return kernel_ptx(make_fprop(v), cc, v.threads, v.bound, lineinfo)
 
 
 def kernel_ptx(

@@ -243,7 +243,7 @@ def test_kernel_links_without_spills(number, v):
     kernel = gpu_gates.compiled(v, KNOWN[number].cc)
     assert kernel.complaints == []
     assert kernel.spills == 0 and kernel.stack == 0
-    assert kernel.registers * v.threads * v.resident <= REGISTER_LIMIT
+    assert kernel.registers * v.threads * v.bound <= REGISTER_LIMIT
     found = sass(kernel.cubin)
     for wanted in expected_sass(v):
         assert any(name.startswith(wanted) for name in found), wanted
@@ -332,7 +332,7 @@ def test_every_activation_links(kind):
     from implicit_conv.kernels.gpu.fprop import make_fprop
 
     number = (80, 100)[kind % 2]
-    kernel = compile_kernel(make_fprop(v), signature(), KNOWN[number].cc, v.threads, v.resident)
+    kernel = compile_kernel(make_fprop(v), signature(), KNOWN[number].cc, v.threads, v.bound)
     assert kernel.spills == 0 and kernel.stack == 0
     assert not [name for name in sass(kernel.cubin) if "F64" in name or name.startswith(DOUBLE)]
 
@@ -349,7 +349,7 @@ def test_targets_in_any_order():
         if v.producer == "cp_async"
     )
     for number in (90, 80, 90):
-        kernel = compile_kernel(make_fprop(v), signature(), KNOWN[number].cc, v.threads, v.resident)
+        kernel = compile_kernel(make_fprop(v), signature(), KNOWN[number].cc, v.threads, v.bound)
         waits = {name for name in sass(kernel.cubin) if "TRYWAIT" in name}
         assert bool(waits) == (number == 90)
 

@@ -62,6 +62,8 @@ def test_stores_and_staging_cost_the_least():
             # Lanes load elements of x one by one in these families, and of w in the direct one.
             if name.startswith(("elements", "folded", "direct")) and access == "ld.global":
                 continue
+            if name.startswith("rows") and access in ("ld.global", "st.shared"):
+                continue  # lanes stage pixels 32 bytes apart, and taps of the filter one by one
             assert cost == least, (name, access)
 
 

@@ -37,7 +37,7 @@ def cubin(v: Variant, cc: Capability) -> tuple[bytes, str]:
         made: Callable[..., Any] = make_fprop(v)
         return made
 
-    return cached(repr(v), make, cc, v.threads, v.resident)
+    return cached(repr(v), make, cc, v.threads, v.bound)
 
 
 def dump_cubin(mode: str, cc: Capability) -> tuple[bytes, str]:
