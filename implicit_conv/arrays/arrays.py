@@ -184,6 +184,21 @@ def check_unmasked(name: str, value: object, filled: str = "{name}.filled(0)") -
         )
 
 
+def check_unmasked_out(out: object) -> None:
+    """Refuse an array with a mask to which a result is to be written.
+
+    Raises
+    ------
+    DTypeError
+        It is one.
+    """
+    if is_masked_array(out):
+        raise DTypeError(
+            "out is a masked array, but every element of a result has a value; pass out.data, and "
+            "set the mask afterwards"
+        )
+
+
 def check_numbers(name: str, array: Array, kind: str = "ndarray") -> None:
     """Refuse an array of other elements than numbers; messages call its type `kind`.
 
@@ -338,6 +353,27 @@ def check_like_output(name: str, array: Array, shape: tuple[int, ...], dtype: st
             f"{name} is {array.dtype} but the output is {dtype}; convert it, or pass "
             f"out_dtype={array.dtype.name!r}"
         )
+
+
+def check_out(out: object, shape: tuple[int, ...], dtype: str) -> None:
+    """Check that `out` is a writable numpy array of this shape and dtype, with distinct elements.
+
+    Raises
+    ------
+    ShapeError, DTypeError
+        It is not.
+    """
+    if not isinstance(out, np.ndarray):
+        raise DTypeError(
+            f"out must be a numpy array, not {type(out).__name__}; leave it out, or pass a numpy "
+            "view of it, such as out.numpy() of a tensor on the CPU"
+        )
+    check_unmasked_out(out)
+    check_numbers("out", out)
+    if not out.flags.writeable:
+        raise ShapeError("out is read-only; pass a writable array")
+    check_like_output("out", out, shape, dtype)
+    check_distinct("out", out)
 
 
 def writable_directly(out: Array, inputs: tuple[Array | None, ...]) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from implicit_conv.arrays.arrays import Array
+from implicit_conv.arrays.arrays import Array, is_masked_array
 from implicit_conv.errors import DTypeError, PlanError
 from implicit_conv.ndimage.calls import CHAINS, call
 from implicit_conv.ndimage.missing import INTERPOLATE, NAN, PROPAGATE
@@ -50,6 +50,7 @@ class Conventions:
 def apply(name: str, function: Filter, options: Conventions, arguments: Arguments) -> Any:
     """Compute scipy's filter `name` of `arguments` with these options."""
     x, output = np.asarray(arguments["input"]), arguments.get("output")
+    output = np.asarray(output) if is_masked_array(output) else output  # as scipy takes it
     rest = {key: value for key, value in arguments.items() if key not in ("input", "output")}
     if options.channel_axis is not None:
         return _channels(name, function, options, x, output, rest)

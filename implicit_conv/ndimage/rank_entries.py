@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from implicit_conv.arrays.arrays import Array
+from implicit_conv.arrays.arrays import Array, is_masked_array
 from implicit_conv.ndimage import rank_worth, ranks
 from implicit_conv.ndimage.borders import CONSTANT, MIRROR, NEAREST, REFLECT, SYNONYMS, WRAP
 from implicit_conv.ndimage.originals import COMPILED
@@ -173,6 +173,6 @@ def _output(x: Array, output: Any) -> Array | None:
     if output is None:
         return np.empty(x.shape, x.dtype)
     if isinstance(output, np.ndarray):
-        return output
+        return np.asarray(output) if is_masked_array(output) else output
     same = isinstance(output, (type, np.dtype)) and np.dtype(output) == x.dtype
     return np.empty(x.shape, x.dtype) if same else None

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from implicit_conv.arrays.arrays import Array
+from implicit_conv.arrays.arrays import Array, as_array
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
 from implicit_conv.operators.conv import conv1d
 from implicit_conv.problem.options import WEIGHT_LAYOUTS_OF, Activation, Precision, WeightLayout
@@ -66,14 +66,14 @@ class CausalConv1d:
         layout = weight_layout.upper()
         if layout not in WEIGHT_LAYOUTS_OF[1]:
             raise PlanError(f"weight_layout is {weight_layout!r}; it must be KCS, KSC or SCK")
-        self._w = np.array(w)
+        self._w = np.array(as_array("w", w))
         if self._w.ndim != 3 or 0 in self._w.shape:
             raise ShapeError(f"w has shape {self._w.shape}; it must have the axes {layout}")
         self._stride = int(stride)
         self._reach = (self._w.shape[layout.index("S")] - 1) * int(dilation)  # samples before one
         self._options: dict[str, Any] = {
-            "bias": bias if bias is None else np.array(bias),
-            "scale": scale if scale is None else np.array(scale),
+            "bias": bias if bias is None else np.array(as_array("bias", bias)),
+            "scale": scale if scale is None else np.array(as_array("scale", scale)),
             "stride": self._stride,
             "dilation": int(dilation),
             "groups": groups,
@@ -111,7 +111,7 @@ class CausalConv1d:
         ShapeError, DTypeError
             Batch, channels or dtype differ from those of the signal so far, or as in `conv1d`.
         """
-        x = np.asarray(x)
+        x = as_array("x", x)
         values = np.concatenate([self._history(x), x], axis=-1)
         size = x.shape[-1]
         count = max(0, -(-(size - self._wait) // self._stride))
@@ -142,7 +142,7 @@ class CausalConv1d:
         ShapeError, DTypeError
             As in `chunk`.
         """
-        y = self.chunk(np.asarray(x)[..., None])
+        y = self.chunk(as_array("x", x)[..., None])
         return y[..., 0] if y.shape[-1] else None
 
     def _history(self, x: Array) -> Array:

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from implicit_conv.arrays.arrays import Array
-from implicit_conv.errors import DTypeError, ShapeError
+from implicit_conv.arrays.arrays import Array, check_out
+from implicit_conv.errors import DTypeError
 
 INTEGERS = ("uint8", "int8", "uint16", "int16")
 RESULTS = ("float32", *INTEGERS)
@@ -34,9 +34,9 @@ def convolve(
     Raises
     ------
     DTypeError
-        The result, or `out`, has another dtype than can be asked for.
-    ShapeError
-        `out` has another shape than the result.
+        The result has another dtype than can be asked for.
+    ShapeError, DTypeError
+        See `check_out`.
     """
     bias, scale, residual, out = added
     dtype = np.dtype(np.float32 if out_dtype is None else out_dtype)
@@ -53,10 +53,8 @@ def convolve(
     y = convolved(floats, bias, scale, residual, None)
     if out is None:
         out = np.empty_like(y, dtype)
-    elif out.dtype != dtype:
-        raise DTypeError(f"out is {out.dtype}, but out_dtype is {dtype}")
-    elif out.shape != y.shape:
-        raise ShapeError(f"out has the shape {out.shape}, but the result {y.shape}")
+    else:
+        check_out(out, y.shape, dtype.name)
     limits = np.iinfo(dtype)
     np.clip(np.rint(y, out=y), limits.min, limits.max, out=y)
     with np.errstate(invalid="ignore"):  # NaN

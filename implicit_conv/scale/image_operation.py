@@ -49,8 +49,9 @@ def image_filter(name: str, x: Any, *args: Any, **kwargs: Any) -> ImageFilter:
     ShapeError
         x has no elements, or more axes than LETTERS.
     """
-    check_unmasked("input", x)
     given = _arguments(name, x, *args, **kwargs)
+    for part, value in {"input": x, **given}.items():
+        check_unmasked(part, value)
     if given.get("channel_axis") is not None:
         raise PlanError("channel_axis cannot be given for blocks; filter the channels one by one")
     if isinstance(given.get("output"), np.ndarray):

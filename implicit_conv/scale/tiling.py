@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from implicit_conv.arrays.arrays import Array, numpy_dtype
+from implicit_conv.arrays.arrays import Array, check_unmasked_out, numpy_dtype
 from implicit_conv.blocks import Block
 from implicit_conv.errors import DTypeError, ShapeError, TileError
 from implicit_conv.scale.mapped import check_length, reserve
@@ -152,6 +152,7 @@ class Tiling:
 
     def run(self, x: Any, out: Any, start: int | str = 0, progress: Progress | None = None) -> None:
         """Compute the tiles from index `start` on, or those that are left; see `tiles`."""
+        check_unmasked_out(out)
         count, record = len(self), self._record(out)
         known = not isinstance(start, str) and 0 <= start <= count
         if not (known or (start == RESUME and record is not None)):

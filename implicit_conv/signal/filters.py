@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.signal import _signaltools
 
-from implicit_conv.arrays.arrays import Array
+from implicit_conv.arrays.arrays import Array, is_masked_array
 from implicit_conv.operators.conv import conv1d
 from implicit_conv.signal.choice import DIRECT_CALL, PRODUCT
 from implicit_conv.signal.operands import REALS, scipy_signal, spreads
@@ -72,6 +72,7 @@ def lfilter(
     state = None if zi is None else np.asarray(zi)
     arrays = (taps, divisor, values) if state is None else (taps, divisor, values, state)
     served = all(array.dtype.kind in "fc" for array in arrays) and values.ndim >= 1
+    served = served and not any(map(is_masked_array, arrays))  # b and a keep theirs
     served = served and np.result_type(*arrays).char in REALS
     served = (
         served and taps.ndim == 1 and taps.size > 0 and divisor.shape == (1,) and divisor[0] != 0

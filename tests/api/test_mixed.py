@@ -51,7 +51,8 @@ def test_halves_become_even_and_results_saturate():
     [
         ("u1", "f", {"out_dtype": "int32"}, DTypeError, "use one of float32, uint8"),
         ("u1", "f", {"out_dtype": "uint8", "out": "f"}, DTypeError, "out is float32"),
-        ("u1", "f", {"out_dtype": "uint8", "out": "short"}, ShapeError, "out has the shape"),
+        ("u1", "f", {"out_dtype": "uint8", "out": "short"}, ShapeError, "out has shape"),
+        ("u1", "f", {"out_dtype": "uint8", "out": [0]}, DTypeError, "must be a numpy array"),
         ("u1", "d", {}, DTypeError, "convert one"),
         ("i4", "f", {}, DTypeError, "not supported"),
         ("f", "u1", {}, DTypeError, "convert one"),

@@ -63,6 +63,11 @@ def test_one_image_of_numpy_into_an_array_of_the_callers(recorder):
     assert np.array_equal(swapped, out) and swapped.dtype.isnative
     with pytest.raises(ShapeError, match=r"out has shape \(1, 4, 5\) but the output has \(16"):
         conv2d(x, w, device="cuda", out=np.empty((1, 4, 5), np.float16))
+    with pytest.raises(DTypeError, match=r"out is a masked array.* pass out\.data"):
+        conv2d(x, w, device="cuda", out=np.ma.masked_equal(out, 72))
+    other = np.empty(out.shape, ">f2")
+    assert conv2d(x, w, device="cuda", out=other) is other
+    np.testing.assert_array_equal(other, out)
 
 
 def test_a_packed_filter_stays_on_the_gpu(recorder):

@@ -375,3 +375,29 @@ def test_many_short_rows_are_left_to_scipy(served):
     assert not served
     check("correlate1d", x, [1, 2, 3], 0)
     assert served
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "options"),
+    [
+        ("gaussian_filter", (1.0,), {}),
+        ("correlate", (np.ma.masked_less(np.arange(9.0).reshape(3, 3), 5),), {}),
+        ("maximum_filter", (5,), {}),
+        ("uniform_filter", (5,), {"channel_axis": -1}),
+        ("gaussian_filter", (1.0,), {"rounding": "nearest"}),
+    ],
+)
+def test_masks_are_ignored_as_scipy_ignores_them(name, args, options):
+    """No mask of an image, of weights or of an output has an effect, and none is changed."""
+    x = np.random.default_rng(12).integers(0, 200, (150, 160)).astype(np.uint8)
+    expected = getattr(ndimage, name)(x, *args, **options)
+    if not options:
+        np.testing.assert_array_equal(expected, getattr(scipy, name)(x, *args))
+    mask = x > 100
+    for _ in range(3):
+        out = np.ma.masked_array(np.zeros_like(x), mask)
+        y = getattr(ndimage, name)(np.ma.masked_array(x, mask), *args, **options, output=out)
+        assert type(y) is np.ndarray
+        np.testing.assert_array_equal(y, expected)
+        np.testing.assert_array_equal(out.data, expected)
+        np.testing.assert_array_equal(out.mask, mask)

@@ -335,3 +335,20 @@ def test_errors_are_those_of_scipy(name, args):
     with pytest.raises(expected.type) as found:
         getattr(signal, name)(*args)
     assert str(found.value) == str(expected.value)
+
+
+@pytest.mark.parametrize("masked", range(4))
+def test_masked_arrays_are_filtered_as_scipy_filters_them(masked):
+    """lfilter is scipy's own, which divides masked taps."""
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(size) for size in (4, 1, 200, 3)]
+    arrays[masked] = np.ma.masked_array(arrays[masked], arrays[masked] < 0)
+    b, a, x, zi = arrays
+    found, expected = (door.lfilter(b, a, x, zi=zi) for door in (signal, scipy))
+    for own, theirs in zip(found, expected, strict=True):
+        assert type(own) is type(theirs)
+        np.testing.assert_allclose(np.asarray(own), np.asarray(theirs), 0, 1e-12)
+    for name in ("convolve", "correlate"):
+        own, theirs = (getattr(door, name)(x, b) for door in (signal, scipy))
+        assert type(own) is type(theirs)
+        np.testing.assert_allclose(own, theirs, 0, 1e-12)

@@ -18,9 +18,8 @@ from implicit_conv.arrays.arrays import (
     Binding,
     RepeatedCall,
     as_array,
-    check_distinct,
     check_like_output,
-    check_numbers,
+    check_out,
     check_vector,
     dtype_key,
     dtype_name,
@@ -371,23 +370,3 @@ def parse_out_dtype(out_dtype: object, problem: Problem) -> str:
             f"out_dtype {name} is not supported for {dtype} x; use one of {', '.join(supported)}"
         )
     return name
-
-
-def check_out(out: object, shape: tuple[int, ...], dtype: str) -> None:
-    """Check that `out` is a writable numpy array of this shape and dtype, with distinct elements.
-
-    Raises
-    ------
-    ShapeError, DTypeError
-        It is not.
-    """
-    if not isinstance(out, np.ndarray):
-        raise DTypeError(
-            f"out must be a numpy array, not {type(out).__name__}; leave it out, or pass a numpy "
-            "view of it, such as out.numpy() of a tensor on the CPU"
-        )
-    check_numbers("out", out)
-    if not out.flags.writeable:
-        raise ShapeError("out is read-only; pass a writable array")
-    check_like_output("out", out, shape, dtype)
-    check_distinct("out", out)

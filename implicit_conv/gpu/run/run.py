@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from implicit_conv.arrays.arrays import as_array, check_distinct
+from implicit_conv.arrays.arrays import as_array, check_out
 from implicit_conv.arrays.libraries import library
 from implicit_conv.cache import keep_call
 from implicit_conv.errors import PlanError, ShapeError
@@ -159,9 +159,7 @@ def run_on_copies(
     """y of numpy arrays, copied to `device` in channels-last order and back."""
     problem, view, shape = choice.problem, choice.view, choice.output_shape
     if out is not None:
-        if out.shape != shape:
-            raise ShapeError(f"out has shape {out.shape} but the output has {shape}")
-        check_distinct("out", out)
+        check_out(out, shape, problem.dtype)
     x = as_array("x", x)
     with driver.on(device) as number:
         check_arch(choice, number)
@@ -184,7 +182,7 @@ def run_on_copies(
     result = np.ascontiguousarray(found.transpose(order)).reshape(shape)
     if out is None:
         return result
-    np.copyto(out, result, casting="no")
+    np.copyto(out, result, casting="equiv")
     return out  # type: ignore[no-any-return]
 
 
