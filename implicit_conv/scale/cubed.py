@@ -94,4 +94,12 @@ def _lazy(made: Callable[..., Any], name: str, x: Any, *args: Any, **kwargs: Any
     )
 
 
-functions = lazy.functions(_lazy, Door("cubed", "cubed.array_api as xp", "cubed array"))
+functions = lazy.functions(
+    _lazy,
+    Door(
+        "cubed",
+        "cubed.array_api as xp",
+        "cubed array",
+        "The input is a masked array. cubed drops masks itself: fill before `cubed.from_array`.",
+    ),
+)

@@ -205,5 +205,6 @@ functions = lazy.functions(
         "dask",
         "dask.array as da",
         "dask array, zarr array, h5py dataset, numpy.memmap, or another with numpy's indexing",
+        "The input has a mask, or a task reads masked elements.",
     ),
 )

@@ -17,11 +17,14 @@ class Door(NamedTuple):
         The module that examples take ``ones`` from, with its usual alias: "dask.array as da".
     inputs : str
         What the functions take.
+    masks : str
+        When they raise a DTypeError for a mask.
     """
 
     name: str
     module: str
     inputs: str
+    masks: str
 
 
 CONVOLUTION = """`implicit_conv.{name}` of a {door.name} array: a lazy {door.name} array.
@@ -43,8 +46,9 @@ CONVOLUTION = """`implicit_conv.{name}` of a {door.name} array: a lazy {door.nam
     Raises
     ------
     ShapeError, DTypeError, PlanError
-        As in `implicit_conv.{name}`, at once, not in a task; but a task finds out which elements of
-        a chunk are masked.
+        As in `implicit_conv.{name}`, at once, not in a task.
+    DTypeError
+        {door.masks}
 
     Examples
     --------
@@ -77,7 +81,7 @@ IMAGE_FILTER = """`implicit_conv.ndimage.{name}` of a {door.name} array: a lazy 
     PlanError
         An argument is not taken here.
     DTypeError
-        The input has a mask, or a task reads masked elements.
+        {door.masks}
 
     Examples
     --------

@@ -307,10 +307,33 @@ def unseen_masks(monkeypatch):
         monkeypatch.setattr(module, "unmasked", lambda part: part)
 
 
+def zeros_under_masks(monkeypatch):
+    """Masked elements are filled with zeros, unasked."""
+    from implicit_conv.scale import gathered, operation
+
+    unseen_masks(monkeypatch)
+    for module in (gathered, operation):
+        monkeypatch.setattr(module, "unmasked", lambda part: np.ma.filled(part, 0))
+
+
+def masked_results(monkeypatch):
+    """Results have masks, under which they are right."""
+    from implicit_conv.scale import dask
+
+    def block(*arguments):
+        y = right(*arguments)
+        return np.ma.masked_array(y, y > 0)
+
+    right = dask._block
+    monkeypatch.setattr(dask, "_block", block)
+
+
 PLANTS = [
     ("converted", applied_twice, "should be"),
     ("converted", same_storage, "should be"),
-    ("dask", unseen_masks, "should be"),
+    ("dask", unseen_masks, "DifferenceError"),
+    ("dask", zeros_under_masks, "expected DTypeError"),
+    ("dask", masked_results, "with a mask"),
     ("jax", exchanged_padding, "should be"),
     ("jax", the_first_filter, "should be"),
     ("signal", exchanged_operands, "DifferenceError"),  # also where a warning is missing

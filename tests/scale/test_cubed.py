@@ -49,6 +49,23 @@ def test_filters_of_images(spec, mode):
     np.testing.assert_array_equal(y.compute(), images.gaussian_filter(x, 1.5, mode=mode))
 
 
+def test_masked_arrays_are_refused_and_cubed_drops_the_masks_of_its_own(spec):
+    """If it keeps them some day, tasks are to refuse masked elements."""
+    x, w = np.ones((1, 1, 12, 10), np.float32), np.ones((1, 1, 3, 3), np.float32)
+    masked = np.ma.masked_array(x, np.eye(12, 10, dtype=bool))
+    for function, rest in ((implicit_conv.cubed.conv2d, (w,)), (implicit_conv.cubed.sobel, ())):
+        with pytest.raises(TypeError, match=r"is a masked array; .* pass .*\.filled\(0\)"):
+            function(masked, *rest)
+    given = cubed.from_array(x, chunks=(1, 1, 6, 4), spec=spec)
+    with pytest.raises(TypeError, match="w is a masked array"):
+        implicit_conv.cubed.conv2d(given, np.ma.masked_array(w))
+    mapped = cubed.map_blocks(lambda chunk: np.ma.masked_greater(chunk, 0), given, dtype=x.dtype)
+    for own in (cubed.from_array(masked, chunks=(1, 1, 6, 4), spec=spec), mapped):
+        assert type(own.compute()) is np.ndarray
+        y = implicit_conv.cubed.conv2d(own, w).compute()
+        np.testing.assert_array_equal(y, np.full((1, 1, 10, 8), 9))
+
+
 def test_more_memory_than_a_task_may_take_is_refused(tmp_path):
     small = cubed.Spec(work_dir=str(tmp_path), allowed_mem="300kB", reserved_mem=0)
     x = cubed.from_array(np.ones((1, 1, 256, 256), np.float32), chunks=(1, 1, 128, 128), spec=small)

@@ -97,3 +97,8 @@ def test_masked_arrays_in_memory_are_refused_at_once(part):
     for call in (implicit_conv.plan_tiles, implicit_conv.dask.conv2d):
         with pytest.raises(TypeError, match=f"{part} is a masked array; sums ignore masks"):
             call(**given)
+
+
+def test_weights_of_filters_are_not_summed_under_masks():
+    with pytest.raises(TypeError, match=r"weights is a masked array.*weights\.filled\(0\)"):
+        implicit_conv.dask.correlate(da.from_array(X), np.ma.masked_array(W[:1]))

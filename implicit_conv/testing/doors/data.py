@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from implicit_conv.arrays.arrays import is_masked_array
 from implicit_conv.testing import Array
 from implicit_conv.testing.storage import stored
 
@@ -77,7 +78,10 @@ class Outcome:
     def __str__(self) -> str:
         if self.error is not None:
             return repr(self.error)
-        return " and ".join(f"{result.dtype} {result.shape}" for result in self.results)
+        return " and ".join(
+            f"{result.dtype} {result.shape}" + " with a mask" * is_masked_array(result)
+            for result in self.results
+        )
 
     def pairs(self, found: Outcome) -> list[tuple[Array, Array]]:
         """The results of two calls, of which this one is as expected.
@@ -85,11 +89,11 @@ class Outcome:
         Raises
         ------
         DifferenceError
-            One of them failed, they failed in different ways, or their shapes or dtypes differ.
+            One of them failed, they failed in different ways, or their shapes or dtypes differ, or
+            one of them has a mask.
         """
         kinds = [
-            (type(one.error), [(result.shape, result.dtype) for result in one.results])
-            for one in (self, found)
+            (type(one.error), [_form(result) for result in one.results]) for one in (self, found)
         ]
         if kinds[0] != kinds[1]:
             raise DifferenceError(f"expected {self}, found {found}") from found.error or self.error
@@ -103,7 +107,12 @@ def outcome(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Outco
             found = function(**arguments)
     except Exception as error:
         return Outcome(error=error)
-    return Outcome(tuple(map(np.asarray, found if isinstance(found, tuple) else (found,))))
+    results = found if isinstance(found, tuple) else (found,)
+    return Outcome(tuple(one if is_masked_array(one) else np.asarray(one) for one in results))
+
+
+def _form(result: Array) -> tuple[object, ...]:
+    return result.shape, result.dtype, is_masked_array(result)
 
 
 def check_bits(expected: Array, found: Array) -> None:
