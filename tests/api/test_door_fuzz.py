@@ -109,8 +109,8 @@ def test_every_function_is_drawn_often(door):
 def test_a_deck_soon_deals_programs_of_every_kind(door):
     deck = Deck(module(door).draw, module(door).KINDS, 3)
     counts = Counter(kind for _ in range(2 * doors.PROGRAMS) for kind in deck.deal().kinds)
-    assert set(counts) == set(module(door).KINDS)
-    assert min(counts.values()) >= doors.LEAST
+    assert set(counts) >= set(module(door).KINDS)
+    assert all(counts[kind] >= doors.LEAST for kind in module(door).KINDS)
 
 
 def test_a_run_with_few_programs_of_a_kind_fails(capfd):

@@ -25,12 +25,13 @@ from implicit_conv.testing.doors.data import (
     made,
     outcome,
 )
-from implicit_conv.testing.doors.turns import KINDS_OF_TURNS, ONCE, Turn, Turns, draw_turns, forget
+from implicit_conv.testing.doors.turns import ONCE, Turn, Turns, draw_turns, forget
 from implicit_conv.testing.families import Dice
 from implicit_conv.testing.ways import COMPILED, Watch, watched
 
 REQUIRED = {"dask": "dask[array]>=2025.1", "scipy": "scipy>=1.11"}
-KINDS, WAYS = KINDS_OF_TURNS, tuple[str, ...]()
+# None is required: repeated calls are slow here, and a minute has too few programs of each kind.
+KINDS = WAYS = tuple[str, ...]()
 CONVOLUTIONS = tuple(f"{name}{rank}d" for name in ("conv", "conv_transpose") for rank in (1, 2, 3))
 SUMS = ("convolve", "correlate")
 SCALES = ("gaussian_filter", "gaussian_laplace", "gaussian_gradient_magnitude")

