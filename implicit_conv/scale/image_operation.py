@@ -60,13 +60,13 @@ def image_filter(name: str, x: Any, *args: Any, **kwargs: Any) -> ImageFilter:
     if 0 in shape or len(shape) > len(LETTERS):
         raise ShapeError(f"x has shape {shape}; it needs elements, and at most {len(LETTERS)} axes")
     pixel = np.zeros((1,) * len(shape), x.dtype)
-    y = getattr(ndimage, name)(pixel, **given)
     scipys = {key: value for key, value in given.items() if key not in ndimage.OPTIONS}
+    y, reaches = _noted(name, pixel, scipys)
+    if name in ndimage.SUMS:  # it checks more options
+        y = getattr(ndimage, name)(pixel, **given)
     axes = {
         letter: Axis(size, low + high + 1, 1, 1, low, high, size, mode)
-        for letter, size, (low, high, mode) in zip(
-            LETTERS, shape, _reaches(name, pixel, scipys), strict=False
-        )
+        for letter, size, (low, high, mode) in zip(LETTERS, shape, reaches, strict=False)
     }
     weights = given.pop("weights", None)
     return ImageFilter(
@@ -159,15 +159,18 @@ def _noting() -> tuple[ModuleType, Notes]:
     return module, notes
 
 
-def _reaches(name: str, pixel: Array, given: dict[str, Any]) -> list[tuple[int, int, str]]:
-    """How many pixels before and after it each pixel reads along each axis, and the padding mode.
+def _noted(
+    name: str, pixel: Array, given: dict[str, Any]
+) -> tuple[Array, list[tuple[int, int, str]]]:
+    """An array like the result, of any values, and how many pixels before and after it each pixel
+    reads along each axis, and the padding mode. scipy's code for ranks reads beyond a single pixel.
 
     A filter computes one pass along an axis at most of what it has computed before, so that the
     widest pass is its reach.
     """
     module, notes = _noting()
     notes.reaches = []
-    getattr(module, name)(pixel, **given)
+    y = getattr(module, name)(pixel, **given)
     found = [(0, 0, "zeros")] * pixel.ndim
     for axis, low, high, mode in notes.reaches:
         found[axis] = (
@@ -175,4 +178,4 @@ def _reaches(name: str, pixel: Array, given: dict[str, Any]) -> list[tuple[int, 
             max(found[axis][1], high),
             PADDING_MODES[SYNONYMS.get(mode, mode)],
         )
-    return found
+    return y, found

@@ -26,6 +26,11 @@ PREPARED, PREPARED_COMPILED = "prepared, by Python", "prepared, compiled"
 WAYS = (FIRST, KEPT, COMPILED, PREPARED, PREPARED_COMPILED)
 
 
+def calls(times: int) -> str:
+    """The kind of programs that call so many times."""
+    return f"called {times} times"
+
+
 class Watch:
     """Notes the way of each call, in each thread."""
 
@@ -80,15 +85,22 @@ def _telling(place: Any, name: str, tell: Callable[[], None]) -> Any:
 
 
 class Kinds:
-    """How many kinds of programs took each way."""
+    """How many kinds of programs took each way, or made each kind of call."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
+        self._reached: Counter[str] = Counter()
 
     def add(self, taken: Iterable[Iterable[str] | None]) -> None:
         """Count the ways of programs, each of which is a kind."""
         for ways in taken:
-            self.counts.update(set(ways or ()))
+            names = set(ways or ())
+            self.counts.update(names)
+            self._reached.update({name.rpartition(": ")[2] for name in names})
+
+    def few(self, names: Iterable[str], least: int) -> dict[str, int]:
+        """How many programs had each of `names`, of any caller, where fewer than `least` had."""
+        return {name: self._reached[name] for name in names if self._reached[name] < least}
 
     def table(self) -> str:
         """The number of kinds of each way."""

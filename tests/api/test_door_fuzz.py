@@ -18,7 +18,7 @@ from implicit_conv.testing import loop
 from implicit_conv.testing.__main__ import main
 from implicit_conv.testing.doors import fuzz as doors
 from implicit_conv.testing.doors.data import DifferenceError
-from implicit_conv.testing.doors.fuzz import DOORS, source_of
+from implicit_conv.testing.doors.fuzz import DOORS, Deck, source_of
 from implicit_conv.testing.families import Dice
 
 
@@ -106,6 +106,20 @@ def test_every_function_is_drawn_often(door):
     assert min(counts.values()) >= 5
 
 
+def test_a_deck_soon_deals_programs_of_every_kind(door):
+    deck = Deck(module(door).draw, module(door).KINDS, 3)
+    counts = Counter(kind for _ in range(2 * doors.PROGRAMS) for kind in deck.deal().kinds)
+    assert set(counts) >= set(module(door).KINDS)
+    assert all(counts[kind] >= doors.LEAST for kind in module(door).KINDS)
+
+
+def test_a_run_with_few_programs_of_a_kind_fails(capfd):
+    assert main(["fuzz", "--door", "signal", "--seconds", "0.1", "--seed", "1"]) == 1
+    output = capfd.readouterr().out
+    assert "too few, 5 of each kind at least: called 1 times" in output
+    assert output.endswith("; give it more --seconds\n")
+
+
 def test_sums_that_uint64_does_not_hold_are_not_drawn():
     """scipy's own functions differ in what becomes of them, in the image's own memory too."""
     ndimage = module("ndimage")
@@ -147,6 +161,7 @@ class Planted:
     """A program that ends its process, or does not end, or is right."""
 
     function: str
+    kinds: tuple[str, ...] = ()
 
     def check(self):
         if self.function == "crash":
@@ -165,10 +180,11 @@ def test_a_crash_and_a_hang_are_traced_to_their_program(function, words, monkeyp
     functions = iter(["right", "right", function, "right"] * 999)
     monkeypatch.setattr(module("signal"), "draw", lambda dice: Planted(next(functions)))
     monkeypatch.setattr(doors, "PROGRAMS", 4)
+    monkeypatch.setattr(doors, "DRAWN", 1)
     monkeypatch.setattr(doors, "MOST_SECONDS", 1.0)
     output = found("signal", 0, capfd, seconds=4)
     assert output.startswith(f"Program 3 of kind 1 (signal) failed:\n\n{words}")
-    assert f"Planted(function='{function}').check()" in output
+    assert f"Planted(function='{function}', kinds=()).check()" in output
     assert "Program 3 of kind 2 " in output
 
 

@@ -8,8 +8,8 @@ import pytest
 torch = pytest.importorskip("torch", minversion="2.13", reason="pip install '.[torch]'")
 
 from implicit_conv.testing import loop  # noqa: E402
-from implicit_conv.testing.doors import fuzz as doors  # noqa: E402
-from implicit_conv.torch import steps  # noqa: E402
+from implicit_conv.testing.__main__ import main  # noqa: E402
+from implicit_conv.torch import front, steps  # noqa: E402
 from implicit_conv.torch.packed import PackedFilters  # noqa: E402
 
 
@@ -50,15 +50,41 @@ def strided_biases(monkeypatch):
     monkeypatch.setattr(steps.Step, "reads_bias", reads_bias)
 
 
+def compiled_biases(monkeypatch):
+    """Compiled code alone reads any bias whose elements are adjacent."""
+
+    class AnyBias:
+        """A step, which says so."""
+
+        def __init__(self, step):
+            self.__dict__["step"] = step
+
+        def __getattr__(self, name):
+            return getattr(self.step, name)
+
+        def __setattr__(self, name, value):
+            setattr(self.step, name, value)
+
+        def reads_bias(self, bias):
+            return bias is None or bias.stride(0) == 1
+
+    keep = front.Front.keep
+    monkeypatch.setattr(
+        front.Front,
+        "keep",
+        lambda calls, key, step, arguments: keep(calls, key, AnyBias(step), arguments),
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the child has what the test plants")
 @pytest.mark.parametrize(
-    "plant", [small_key, dropped_reference, sixteen_bit_biases, strided_biases]
+    "plant", [small_key, dropped_reference, sixteen_bit_biases, strided_biases, compiled_biases]
 )
 def test_a_planted_fault_is_found_within_a_minute(plant, monkeypatch, capfd):
     plant(monkeypatch)
     monkeypatch.setattr(loop, "MOST_FAILURES", 1)
-    status = doors.fuzz("torch", 1, seconds=60)
+    status = main(["fuzz", "--door", "torch", "--seed", "1", "--seconds", "60"])
     output = capfd.readouterr().out
     assert status == 1, output
     assert "This program repeats it:" in output

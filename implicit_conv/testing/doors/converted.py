@@ -16,7 +16,7 @@ from implicit_conv.testing.doors.data import check_close, placed
 from implicit_conv.testing.doors.turns import Turns
 from implicit_conv.testing.families import Dice
 from implicit_conv.testing.trial import SIDES
-from implicit_conv.testing.ways import TIMES, Watch, counted
+from implicit_conv.testing.ways import TIMES, Watch, calls, counted
 
 REQUIRED = {"torch": "torch>=2.13"}
 # How far elements may be from those in float64, relative to the largest one of a layer's sums.
@@ -47,6 +47,11 @@ CHANGES = (
     *("channels last", "hook", "convert", "restore", "eps", "statistics", "gradients"),
     *("average", "average", "transposed", "threads"),
 )
+
+
+PLANNED, FUSED, OWN = "planned", "fused", "torch's own kernels"
+KINDS = (*map(calls, TIMES), *dict.fromkeys(CHANGES[1:]))
+WAYS = PLANNED, FUSED, OWN
 
 
 @dataclass(frozen=True)
@@ -150,6 +155,11 @@ class Program:
         """The rank and the dtype."""
         return f"{self.rank}d {self.dtype}"
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of calls that it makes: how often it calls, and after which changes."""
+        return calls(self.times), *(change for change in self.changes if change != "none")
+
     def check(self) -> tuple[str, ...]:
         """Compare all results with the network's own in float64; see `doors.fuzz.Program`.
 
@@ -180,9 +190,9 @@ class Program:
         door.convert(model)
         watch, dice = Watch(), Dice(self.seed)
         with (
-            counted(watch, fused.FusedConv, "_prepared", "converted: planned"),
-            counted(watch, fused.FusedStep, "run", "converted: fused"),
-            counted(watch, fused.FusedConv, "_by_torch", "converted: torch's own kernels"),
+            counted(watch, fused.FusedConv, "_prepared", f"converted: {PLANNED}"),
+            counted(watch, fused.FusedStep, "run", f"converted: {FUSED}"),
+            counted(watch, fused.FusedConv, "_by_torch", f"converted: {OWN}"),
         ):
             for _ in range(self.times):
                 self._compare(model, 1, "plain")
@@ -195,7 +205,7 @@ class Program:
                 with config(num_threads=threads):
                     self._compare(model, 1 + number % 2, dice.pick(*FORMS))
                     self._compare(model, 1, dice.pick(*FORMS))
-        return tuple(watch.taken)
+        return (*self.kinds, *watch.taken)
 
     def _compare(self, model: Any, batch: int, form: str) -> None:
         import torch

@@ -30,6 +30,8 @@ from implicit_conv.testing.families import Dice
 from implicit_conv.testing.ways import COMPILED, Watch, watched
 
 REQUIRED = {"dask": "dask[array]>=2025.1", "scipy": "scipy>=1.11"}
+# None is required: repeated calls are slow here, and a minute has too few programs of each kind.
+KINDS = WAYS = tuple[str, ...]()
 CONVOLUTIONS = tuple(f"{name}{rank}d" for name in ("conv", "conv_transpose") for rank in (1, 2, 3))
 SUMS = ("convolve", "correlate")
 SCALES = ("gaussian_filter", "gaussian_laplace", "gaussian_gradient_magnitude")
@@ -84,6 +86,11 @@ class Call:
     mask: str = "none"
     turns: Turns = ONCE
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of calls that it makes."""
+        return self.turns.kinds
+
     def check(self) -> tuple[str, ...]:
         """Compare the result with that of the whole array; see `doors.fuzz.Program`.
 
@@ -97,7 +104,7 @@ class Call:
         with watched() as watch:
             for turn in self.turns.each():
                 before = self._check(turn, before, watch)
-        return tuple(watch.taken)
+        return (*self.kinds, *watch.taken)
 
     def _check(self, turn: Turn, before: Mapping[str, Any], watch: Watch) -> dict[str, Any]:
         """Make one call, and return its arrays, which nothing reads any more."""
@@ -172,7 +179,7 @@ class Call:
         if self.mask == "filled":
             return dask.array.ma.filled(from_array(given), 0)
         if self.mask == "of a file":
-            return from_array(File(given), asarray=False)
+            return from_array(File(given), asarray=False, meta=np.empty((0,) * x.ndim, x.dtype))
         lazy = from_array(File(x) if self.source == "file" and self.mask == "none" else given)
         return lazy + 0 if self.source == "steps" else lazy
 

@@ -16,13 +16,22 @@ import numpy as np
 
 from implicit_conv.testing import Case
 from implicit_conv.testing.doors.data import Data, check_bits, check_close, made, outcome
-from implicit_conv.testing.doors.turns import ONCE, Turn, Turns, called, draw_turns, forget
+from implicit_conv.testing.doors.turns import (
+    ONCE,
+    Turn,
+    Turns,
+    called,
+    draw_turns,
+    forget,
+)
 from implicit_conv.testing.draw import FAMILY_NAMES, draw_image
 from implicit_conv.testing.families import Dice
 from implicit_conv.testing.trial import Trial
 from implicit_conv.testing.ways import COMPILED, FIRST, Watch, counted, noted
 
 REQUIRED = {"jax": "jax>=0.5"}
+# None is required: repeated calls are slow here, and a minute has too few programs of each kind.
+KINDS = WAYS = tuple[str, ...]()
 FUNCTIONS = ("conv", "jvp", "vjp", "jvp of vjp")
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 DTYPES = (*FLOATS * 6, "int8", "int32", "complex64", "complex128")
@@ -47,6 +56,11 @@ class Call:
     axes: tuple[int | None, ...]
     outside: bool
     turns: Turns = ONCE
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of calls that it makes."""
+        return self.turns.kinds
 
     def check(self) -> tuple[str, ...]:
         """Compare what calls come to, and return their ways; see `doors.fuzz.Program`."""
@@ -75,7 +89,7 @@ class Call:
                     given = self._check(turn, given, ours, watch, *expected)
         finally:
             jax.config.update("jax_enable_x64", before)
-        return tuple(watch.taken)
+        return (*self.kinds, *watch.taken)
 
     def _made(self, turn: Turn) -> dict[str, Any]:
         return made({name: turn.data(each) for name, each in self.arrays.items()})

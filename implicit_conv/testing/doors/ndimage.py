@@ -14,7 +14,7 @@ import numpy as np
 import implicit_conv
 from implicit_conv.testing import Array
 from implicit_conv.testing.doors.data import Data, Outcome, check_bits, check_close, made, outcome
-from implicit_conv.testing.doors.turns import ONCE, Turn, Turns, draw_turns, forget
+from implicit_conv.testing.doors.turns import KINDS_OF_TURNS, ONCE, Turn, Turns, draw_turns, forget
 from implicit_conv.testing.families import Dice
 from implicit_conv.testing.storage import STORAGES
 from implicit_conv.testing.ways import FIRST, KEPT, Watch, noted
@@ -22,6 +22,7 @@ from implicit_conv.testing.ways import FIRST, KEPT, Watch, noted
 CLOSE = 64 * 2.0**-24  # sums of so many float32 products, relative to those of the largest elements
 STEPS, RANKED = "steps, kept", "ranks, kept"
 REQUIRED = {"scipy": "scipy>=1.11"}
+KINDS, WAYS = KINDS_OF_TURNS, tuple[str, ...]()
 DTYPES = (*"?bBhHiIlLqQ", "float16", "longdouble", "complex64", *["f", "d"] * 4)
 MODES = ("reflect", "mirror", "nearest", "wrap", "constant")
 SYNONYMS = ("grid-mirror", "grid-wrap", "grid-constant")
@@ -84,6 +85,11 @@ class Call:
     precision: str = "strict"
     turns: Turns = ONCE
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of calls that it makes."""
+        return self.turns.kinds
+
     def check(self) -> tuple[str, ...]:
         """Compare the results with scipy's; see `doors.fuzz.Program`.
 
@@ -121,7 +127,7 @@ class Call:
                 for first, last in zip(results[0], found, strict=True):
                     check_bits(first, last)
             IMAGES.clear()
-        return tuple(watch.taken)
+        return (*self.kinds, *watch.taken)
 
     def _check(
         self, turn: Turn, before: Mapping[str, Any], watch: Watch

@@ -14,12 +14,21 @@ import numpy as np
 
 from implicit_conv.testing import Array
 from implicit_conv.testing.doors.data import Data, check_bits, check_close, made, outcome
-from implicit_conv.testing.doors.turns import ONCE, Turn, Turns, called, draw_turns, forget
+from implicit_conv.testing.doors.turns import (
+    KINDS_OF_TURNS,
+    ONCE,
+    Turn,
+    Turns,
+    called,
+    draw_turns,
+    forget,
+)
 from implicit_conv.testing.families import Dice
 from implicit_conv.testing.storage import STORAGES
 from implicit_conv.testing.ways import COMPILED, Watch, noted, watched
 
 REQUIRED = {"scipy": "scipy>=1.11"}
+KINDS, WAYS = KINDS_OF_TURNS, tuple[str, ...]()
 DTYPES = ("float32", "float64", "complex64", "complex128")
 OTHERS = ("float16", "longdouble", "int8", "uint8", "int64", "bool")  # which scipy computes
 MODES = ("full", "same", "valid")
@@ -42,6 +51,11 @@ class Call:
     arguments: dict[str, Any]
     turns: Turns = ONCE
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of calls that it makes."""
+        return self.turns.kinds
+
     def check(self) -> tuple[str, ...]:
         """Compare the results with scipy's; see `doors.fuzz.Program`.
 
@@ -57,7 +71,7 @@ class Call:
         with _watched() as watch, mock.patch.multiple(filters, UPFIRDN=1e3, MOST_STEP=99):
             for turn in self.turns.each():
                 given = self._check(turn, given, watch)
-        return tuple(watch.taken)
+        return (*self.kinds, *watch.taken)
 
     def _check(self, turn: Turn, before: Mapping[str, Any], watch: Watch) -> dict[str, Any]:
         """Make one call, and return its arguments, which nothing reads any more."""

@@ -3,13 +3,15 @@
 A program uses few parameters again and again: by several operators, with other shapes and strides
 of the same bytes, after writes that no version counter tells, in new and in freed memory, in
 threads and forked children, and while the switch is moved. A use is several equal calls, each of
-new tensors: the first ones are planned, later ones kept, and those after them run by compiled code.
+new tensors, in one of FORMS and MODES: the first ones are planned, later ones kept, and those after
+them run by compiled code.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,13 +25,14 @@ from unittest import mock
 
 import numpy as np
 
+from implicit_conv.operators.programs import differing
 from implicit_conv.testing import Array
 from implicit_conv.testing.doors.data import DifferenceError, check_close, placed
 from implicit_conv.testing.doors.operator import by_operator
 from implicit_conv.testing.doors.turns import Turns
 from implicit_conv.testing.families import Dice
 from implicit_conv.testing.trial import SIDES
-from implicit_conv.testing.ways import FIRST, TIMES, Watch, noted
+from implicit_conv.testing.ways import COMPILED, FIRST, TIMES, Watch, calls, noted
 
 REQUIRED = {"torch": "torch>=2.13"}
 FUNCTIONS = tuple(f"conv{kind}{rank}d" for kind in ("", "_transpose") for rank in (1, 2, 3))
@@ -38,9 +41,19 @@ TAPS = {1: ((9,),), 2: ((3, 3), (9, 1), (1, 9)), 3: ((3, 3, 1), (1, 3, 3))}
 WRITES = ("data", "numpy", "in place", "new memory", "new parameter", "swap", "optimiser")
 SWITCHES = ("block", "no room", "off and on", "strict")
 BIASES = ("none", "vector", "strided")
+MODULES = ("module", "converted")  # forms with a module of torch.nn, or one that is converted
+DIRECT = ("functional", "module", "operator")  # those of threads and of forked children
+FORMS = (*DIRECT, "converted", "compiled")  # what makes a call; compiled by torch.compile
+MODES = ("no grad", "inference", "training", "autocast")
+STRIDES, THREADS, FORKED = "strides out of order", "by threads", "in a forked child"
 PROGRAM, PACKED = "kept, a program run by Python", "a packed filter"
-OWN = "torch's own kernel"
+OWN, FUSED = "torch's own kernel", "fused"
+KINDS = (*FORMS, *MODES, *map(calls, TIMES), STRIDES, THREADS, FORKED)
+# Compiled code reads tensors where it knows how they are stored.
+FRONT = (COMPILED,) if sys.platform == "linux" and not differing() else ()
+WAYS = (FIRST, PROGRAM, PACKED, FUSED, *FRONT)
 PARAMETERS, REPEATS, KEPT = 2, 12, 64 << 20
+Result = tuple[Array, float]  # and how far it may be from an exact one
 CHILD_SECONDS = 20  # after which a forked child hangs
 
 
@@ -61,17 +74,16 @@ class Use:
         Arguments of the function.
     seed : int
         That of x and of the gradient of y.
-    gradients : bool
-        Whether the gradients of x and of the filter are computed too.
     last : bool
         Whether the channels of x are contiguous.
-    by_operator : bool
-        Whether it calls ``implicit_conv::convolution``.
     bias : one of BIASES
     times : int
         How often it is called.
-    autocast : bool
-        Whether it is called under autocast, which has operands of float32 computed in bfloat16.
+    form : one of FORMS
+        What makes the calls; "operator" is ``implicit_conv::convolution``.
+    mode : one of MODES
+        In "training" the gradients of x, the filter and the bias are computed too, and in
+        "autocast" operands of float32 are computed in bfloat16.
     """
 
     function: str
@@ -81,33 +93,86 @@ class Use:
     size: tuple[int, ...]
     options: dict[str, int]
     seed: int
-    gradients: bool = False
     last: bool = False
-    by_operator: bool = False
     bias: str = "none"
     times: int = 1
-    autocast: bool = False
+    form: str = "functional"
+    mode: str = "no grad"
+
+    @property
+    def kinds(self) -> set[str]:
+        """The kinds of calls that they are; see KINDS."""
+        in_order = self.order == tuple(range(len(self.order)))
+        return {self.form, self.mode, *(() if in_order else (STRIDES,))}
+
+    @property
+    def eps(self) -> float:
+        """How far results may be from exact ones by the mode, relative to the largest element."""
+        return EPS["bfloat16"] if self.mode == "autocast" else 0.0
 
     def view(self, line: Any) -> Any:
         """The filter in contiguous memory."""
         stored = line.view([self.shape[axis] for axis in self.order])
         return stored.permute([self.order.index(axis) for axis in range(len(self.order))])
 
-    def results(self, w: Any, dtype: Any, watch: Watch | None = None) -> list[Array]:
+    def results(self, w: Any, dtype: Any, watch: Watch | None = None) -> list[Result]:
         """Of each call y, and dx, dw and db if they are asked for; `watch` notes their ways, and is
         None where torch alone computes.
         """
-        turns = (self._called(w, dtype, self.seed + 3 * turn, watch) for turn in range(self.times))
-        return [result for turn in turns for result in turn]
+        with self._caller(w, watch is not None) as call:
+            turns = (
+                self._called(call, w, dtype, self.seed + 3 * turn, watch)
+                for turn in range(self.times)
+            )
+            return [(result, self.eps) for turn in turns for result in turn]
 
-    def _called(self, w: Any, dtype: Any, seed: int, watch: Watch | None) -> list[Array]:
+    @property
+    def is_transposed(self) -> bool:
+        """Whether it is a transposed convolution."""
+        return "transpose" in self.function
+
+    @property
+    def channels(self) -> tuple[int, int]:
+        """Those of x and of y."""
+        first, second = self.shape[0], self.shape[1] * self.options["groups"]
+        return (first, second) if self.is_transposed else (second, first)
+
+    @contextmanager
+    def _caller(self, w: Any, is_on: bool) -> Iterator[Callable[..., Any]]:
+        """A function of x, w and a bias that makes the calls in this form, if it `is_on`."""
+        import torch
+
+        import implicit_conv.torch as door
+
+        function = partial(getattr(torch.nn.functional, self.function), **self.options)
+        if self.form == "operator" and is_on:
+            function = partial(by_operator, transposed=self.is_transposed, **self.options)
+        if self.form == "compiled" and is_on:
+            yield torch.compile(function, backend="eager")
+            torch.compiler.reset()  # its weak references to a parameter forbid to swap it
+        elif self.form in MODULES and is_on:
+            kind = getattr(torch.nn, self.function.replace("conv", "Conv").replace("_t", "T"))
+            taps = self.shape[2:]
+            module = kind(*self.channels, taps, bias=False, device="meta", **self.options).eval()
+            module.weight = w
+
+            def called(x: Any, w: Any, bias: Any) -> Any:
+                module.bias = None if bias is None else bias
+                return module(x)
+
+            if self.form == "converted":
+                door.convert(module)
+            yield called
+        else:
+            yield function
+
+    def _called(
+        self, convolve: Callable[..., Any], w: Any, dtype: Any, seed: int, watch: Watch | None
+    ) -> list[Array]:
         """The results of one call."""
         import torch
 
-        is_transposed, groups = "transpose" in self.function, self.options["groups"]
-        channels, filters = self.shape[1] * groups, self.shape[0]
-        if is_transposed:
-            channels, filters = filters, channels
+        channels, filters = self.channels
         x = _integers((self.size[0], channels, *self.size[1:]), seed).to(dtype)
         if self.last:
             x = x.movedim(1, -1).contiguous()
@@ -120,15 +185,17 @@ class Use:
             step = 2 if self.bias == "strided" else 1
             bias = _integers((step * (filters - 1) + 1,), seed + 2).to(dtype)
             bias = (bias if watch is None else placed(bias))[::step]
-        convolve = getattr(torch.nn.functional, self.function)
-        if self.by_operator and watch is not None:
-            convolve = partial(by_operator, transposed=is_transposed)
-        call = partial(convolve, x, w, bias, **self.options)
+            if self.form in MODULES:
+                bias = torch.nn.Parameter(bias, requires_grad=False)
+        call = partial(convolve, x, w, bias)
         if watch is not None:
-            call = partial(watch.call, self.caller, call)
-        if not self.gradients:
-            is_cast = self.autocast and watch is not None
-            with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=is_cast):
+            call = partial(watch.call, self.form, call)
+        if self.mode != "training":
+            is_cast = self.mode == "autocast" and watch is not None
+            with (
+                torch.inference_mode() if self.mode == "inference" else torch.no_grad(),
+                torch.autocast("cpu", torch.bfloat16, enabled=is_cast),
+            ):
                 return [_array(call())]
         given = [tensor for tensor in (x, w, bias) if tensor is not None]
         for tensor in given:
@@ -137,13 +204,6 @@ class Use:
         found = torch.autograd.grad(y, given, _integers(y.shape, seed + 1).to(dtype))
         w.requires_grad_(False)
         return [_array(tensor) for tensor in (y.detach(), *found)]
-
-    @property
-    def caller(self) -> str:
-        """What is noted of its ways: which calls of torch they are."""
-        if self.by_operator:
-            return "operator"
-        return "training" if self.gradients else "autocast" if self.autocast else "torch"
 
 
 @dataclass(frozen=True)
@@ -199,6 +259,16 @@ class Program:
         """The operator of the first use."""
         return next(_uses(action)[0].function for action in self.actions if _uses(action))
 
+    @property
+    def kinds(self) -> set[str]:
+        """The kinds of calls that it makes; see KINDS."""
+        found = {kind for action in self.actions for use in _uses(action) for kind in use.kinds}
+        for action in self.actions:
+            found |= {calls(action.times)} if isinstance(action, Use) else set()
+            found |= {THREADS} if isinstance(action, Threads) else set()
+            found |= {FORKED} if isinstance(action, Fork) else set()
+        return found
+
     def check(self) -> tuple[str, ...]:
         """Compare all results with those of torch alone, in float64; see `doors.fuzz.Program`.
 
@@ -227,21 +297,20 @@ class Program:
             finally:
                 door.disable()
                 clear_plan_cache()
-        eps = EPS[self.dtype]
-        if any(use.autocast for action in self.actions for use in _uses(action)):
-            eps = max(eps, EPS["bfloat16"])
-        for own, result in zip(found, expected, strict=True):
+        for (own, by_mode), (result, _) in zip(found, expected, strict=True):
+            eps = max(by_mode, EPS[self.dtype])
             check_close(result, own, eps * float(abs(result).max(initial=0.0)))
         _check_rest()
-        return tuple(watch.taken)
+        return (*self.kinds, *watch.taken)
 
 
 @contextmanager
 def _watched() -> Iterator[Watch]:
     """Note the ways of calls of torch: by a step's function of arrays, by its program, by a packed
-    filter, by torch's own kernel, and where Python sees no call, by compiled code.
+    filter, by that of a converted module, by torch's own kernel, and where Python sees no call, by
+    compiled code.
     """
-    from implicit_conv.torch import override, steps
+    from implicit_conv.torch import fused, override, steps
 
     watch, run = Watch(), steps.Step.__call__
 
@@ -253,6 +322,7 @@ def _watched() -> Iterator[Watch]:
         mock.patch.object(steps.Step, "__call__", called),
         noted(watch, override, "torchs_convolution", OWN),
         noted(watch, steps, "RUN", PROGRAM),
+        noted(watch, fused.FusedStep, "run", FUSED),
     ):
         yield watch
 
@@ -283,11 +353,11 @@ class _Run:
         line = _integers((self._program.elements,), seed).to(self._dtype)
         return placed(line) if self._is_on else line
 
-    def results(self) -> list[Array]:
+    def results(self) -> list[Result]:
         """What all uses come to, in their order."""
         return [result for action in self._program.actions for result in self._done(action)]
 
-    def _done(self, action: Action) -> list[Array]:
+    def _done(self, action: Action) -> list[Result]:
         if isinstance(action, Use):
             parameter = self._parameters[action.parameter]
             parameter.data = action.view(_line_of(parameter))
@@ -328,11 +398,11 @@ class _Run:
             torch.optim.SGD([parameter], lr=1.0).step()
             parameter.grad = None
 
-    def _by_threads(self, action: Threads) -> list[Array]:
+    def _by_threads(self, action: Threads) -> list[Result]:
         """The results of all threads, which share the memory of parameters."""
         import torch
 
-        def repeat(use: Use, times: int = REPEATS) -> list[Array]:
+        def repeat(use: Use, times: int = REPEATS) -> list[Result]:
             w = self._shared(use)
             each = (use.results(w, self._dtype, self._watch) for _ in range(times))
             return [result for results in each for result in results]
@@ -354,7 +424,7 @@ class _Run:
         line = _line_of(self._parameters[use.parameter])
         return torch.nn.Parameter(use.view(line), requires_grad=False)
 
-    def _by_child(self, use: Use) -> list[Array]:
+    def _by_child(self, use: Use) -> list[Result]:
         """The results that a forked child computes."""
         if not self._is_on or not hasattr(os, "fork"):
             return self._done(use)
@@ -370,13 +440,13 @@ class _Run:
         return _received(ours, child)
 
 
-def _received(pipe: int, child: int) -> list[Array]:
+def _received(pipe: int, child: int) -> list[Result]:
     """Arrays that a child sends before it ends."""
     timer = threading.Timer(CHILD_SECONDS, os.kill, (child, 9))
     timer.start()
     try:
         with os.fdopen(pipe, "rb") as file:
-            found: list[Array] = pickle.load(file)
+            found: list[Result] = pickle.load(file)
             return found
     except (EOFError, pickle.UnpicklingError) as error:
         raise DifferenceError("a forked child crashed, or had to be ended") from error
@@ -432,36 +502,44 @@ def draw(dice: Dice) -> Program:
         width = dice.pick(128, 512)
         switch = dice.pick(*SWITCHES)
         contiguous = switch == "off and on"  # torch's own kernels run in between
-        uses = tuple(_use(dice, 2, width, contiguous=contiguous) for _ in range(2))
+        uses = tuple(_use(dice, 2, width, DIRECT, contiguous=contiguous) for _ in range(2))
         actions: tuple[Action, ...] = (Threads(uses, switch), uses[0])
         return Program("float32", width * width * 9, dice.number(0, 1 << 30), actions)
     width = dice.pick(16, 32)
     makers: tuple[Callable[[], Action], ...] = (
-        *(lambda: _use(dice, rank, width, gradients=dice.happens(6)),) * 8,
+        *(lambda: _use(dice, rank, width),) * 8,
         *(lambda: Write(dice.pick(*WRITES), dice.number(0, 1), dice.number(0, 1 << 30)),) * 3,
         lambda: Switch(dice.pick(*SWITCHES)),
     )
     drawn = [_use(dice, rank, width), *(dice.pick(*makers)() for _ in range(dice.number(6, 14)))]
     if dice.happens(8):
-        drawn.append(Fork(_use(dice, rank, width, gradients=dice.happens(3))))
+        drawn.append(Fork(_use(dice, rank, width, DIRECT)))
     seed, packs = dice.number(0, 1 << 30), dice.happens(2)
     guard = dice.pick(*SIDES) if dice.happens(3) else ""
     return Program(dtype, width * width * 9, seed, tuple(drawn), packs, guard)
 
 
 def _use(
-    dice: Dice, rank: int, width: int, *, gradients: bool = False, contiguous: bool = False
+    dice: Dice,
+    rank: int,
+    width: int,
+    forms: tuple[str, ...] = ("functional", "module", *FORMS),
+    *,
+    contiguous: bool = False,
 ) -> Use:
     """A use of memory of width * width * 9 elements.
 
-    With `gradients`, or if it has to be, the filter is contiguous. torch's own kernels refuse some
-    other strides, and oneDNN's grouped conv_transpose2d is wrong for some in float32 (torch 2.13).
+    In training, or if it has to be, the filter is contiguous. torch's own kernels refuse some other
+    strides, and oneDNN's grouped conv_transpose2d is wrong for some in float32 (torch 2.13).
     """
+    mode = dice.pick("no grad", "no grad", "no grad", "inference", *MODES)
+    if width > 32 and mode == "training":  # which would take seconds
+        mode = "no grad"
     kind = dice.pick("", "_transpose")
     share = dice.pick(1, 1, 1, 2)
     shape = (width // share, width * share, *dice.pick(*TAPS[rank]))
     axes = list(range(rank + 2))
-    if dice.happens(2) and not (gradients or contiguous):
+    if dice.happens(2) and mode != "training" and not contiguous:
         axes = [axes.pop(dice.number(0, len(axes) - 1)) for _ in range(rank + 2)]
     stride, dilation = dice.pick(1, 1, 2), dice.pick(1, 1, 2)
     size = {1: (40,), 2: (18, 18), 3: (18, 18, 5)}[rank]
@@ -481,12 +559,11 @@ def _use(
             "groups": dice.pick(1, 1, 2, 4),
         },
         dice.number(0, 1 << 30),
-        gradients=gradients,
         last=dice.happens(3),
-        by_operator=dice.happens(4),
         bias=dice.pick(*BIASES),
         times=_times(dice) if width <= 32 else 1,  # threads repeat large ones
-        autocast=dice.happens(8),
+        form=dice.pick(*forms),
+        mode=mode,
     )
 
 

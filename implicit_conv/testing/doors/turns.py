@@ -16,9 +16,10 @@ from implicit_conv.testing import Array
 from implicit_conv.testing.doors.data import Data, check_bits
 from implicit_conv.testing.families import Dice
 from implicit_conv.testing.trial import SIDES
-from implicit_conv.testing.ways import TIMES
+from implicit_conv.testing.ways import TIMES, calls
 
 CHANGES = ("none", "in place", "storage", "threads", "subnormals", "another door")
+KINDS_OF_TURNS = (*map(calls, TIMES), *CHANGES[1:])
 CONVOLUTIONS = (implicit_conv.conv1d, implicit_conv.conv2d, implicit_conv.conv3d)  # by rank
 
 
@@ -105,6 +106,12 @@ class Turns:
         from implicit_conv.testing.guard import guarded  # it imports Numba
 
         return guarded(self.guard, scratch=scratch and self.times == 1)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of calls; see KINDS_OF_TURNS."""
+        number = calls(self.times)
+        return (number, self.change) if self.times > 1 and self.change != "none" else (number,)
 
 
 ONCE = Turns()
