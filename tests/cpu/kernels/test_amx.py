@@ -26,9 +26,11 @@ from implicit_conv.kernels.cpu.gemm.compiled.microkernel import multiply_tile
 from implicit_conv.kernels.cpu.gemm.layout import RegisterTile
 from implicit_conv.kernels.cpu.runtime import code
 from implicit_conv.kernels.disk import Store
+from implicit_conv.kernels.sources import TRANSLATOR
 from implicit_conv.testing import Case, error_units, plan_of, to_nchw
 
 UNITS = 16
+EMULATED = ".gemm.compiled.amx:"  # how makers of code with these instructions begin
 TILED = replace(cpu_arch(1), vector_bits=512, bfloat16="amx")  # as with AMX
 
 
@@ -81,7 +83,9 @@ class TileUnit:
 
 @contextmanager
 def emulated():
-    """The engine with a TileUnit in place of the instructions; nothing of it is cached."""
+    """The engine with a TileUnit in place of the instructions. Microkernels, which hold addresses of
+    this process, are not cached; all other code is that of the cache.
+    """
     unit, callbacks, errors = TileUnit(), {}, []
 
     def guarded(name, *values):
@@ -106,9 +110,17 @@ def emulated():
                 return self._builder.zext(value, I64)
             return value if value.type == I64 else self._builder.ptrtoint(value, I64)
 
+    find = code._FINDERS[TRANSLATOR]
+
+    def find_or_emulate(wanted, target):
+        with pytest.MonkeyPatch.context() as patch:
+            if wanted.maker.startswith(EMULATED):
+                patch.setattr(code, "store", lambda: Store(Path()))  # no absolute path, so not used
+            return find(wanted, target)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(amx, "Tiles", Emulated)
-        patch.setattr(code, "store", lambda: Store(Path()))  # no absolute path, so not used
+        patch.setitem(code._FINDERS, TRANSLATOR, find_or_emulate)
         forget_code()
         try:
             yield unit
