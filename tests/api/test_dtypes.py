@@ -10,7 +10,7 @@ import implicit_conv as ic
 
 X = np.ones((1, 2, 5, 5), np.float32)
 W = np.ones((3, 2, 3, 3), np.float32)
-Y = ic.conv2d(X, W)
+Y_SHAPE = (1, 3, 3, 3)
 
 NO_NUMBERS = {
     "float32 with fields": np.dtype((np.float32, {"low": (np.uint16, 0), "high": (np.uint16, 2)})),
@@ -37,8 +37,8 @@ def arrays_of(dtype):
     yield "x", {"x": np.zeros(X.shape, dtype)}
     yield "w", {"w": np.zeros(W.shape, dtype)}
     yield "bias", {"bias": np.zeros(3, dtype)}
-    yield "residual", {"residual": np.zeros(Y.shape, dtype)}
-    yield "out", {"out": np.zeros(Y.shape, dtype)}
+    yield "residual", {"residual": np.zeros(Y_SHAPE, dtype)}
+    yield "out", {"out": np.zeros(Y_SHAPE, dtype)}
 
 
 @pytest.mark.parametrize("dtype", NO_NUMBERS.values(), ids=NO_NUMBERS.keys())
@@ -73,7 +73,7 @@ def test_a_view_without_fields_is_taken():
     with pytest.raises(ic.DTypeError) as caught:
         ic.conv2d(fields, W)
     view = eval(re.search(r"such as (x\.view\(.*?\))", str(caught.value)).group(1), {"x": fields})
-    np.testing.assert_array_equal(ic.conv2d(view, W), Y)
+    np.testing.assert_array_equal(ic.conv2d(view, W), ic.conv2d(X, W))
 
 
 @pytest.mark.parametrize("dtype", NUMBERS.values(), ids=NUMBERS.keys())

@@ -1,6 +1,7 @@
 """Messages that say what to install: the command needs no checkout, and agrees with the extras."""
 
 import ast
+import functools
 import re
 import shlex
 import sys
@@ -33,28 +34,31 @@ def parts(requirement):
 def words(path):
     """The strings of a module that are no docstrings; parts of one f-string are joined by {}."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    docstrings, inner = set(), set()
-    for node in ast.walk(tree):
+    nodes, docstrings, inner = list(ast.walk(tree)), set(), set()
+    for node in nodes:
         if isinstance(node, ast.Expr):
             docstrings.add(id(node.value))
         if isinstance(node, ast.JoinedStr):
             inner |= {id(value) for value in node.values}
             yield "".join(getattr(value, "value", "{}") for value in node.values
                           if not isinstance(value, ast.FormattedValue))  # fmt: skip
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             if id(node) not in docstrings | inner:
                 yield node.value
 
 
-ALL_WORDS = [(path, word) for path in MODULES if path != WRITES_PAGES for word in words(path)]
+@functools.cache
+def all_words():
+    """(module, string) of all modules."""
+    return [(path, word) for path in MODULES if path != WRITES_PAGES for word in words(path)]
 
 
 def test_versions_in_hints_are_those_of_the_extras():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     lists = [project["dependencies"], *project["optional-dependencies"].values()]
     known = [parts(requirement) for listed in lists for requirement in listed]
-    stated = {found for _, word in ALL_WORDS for found in STATED.findall(word)}
+    stated = {found for _, word in all_words() for found in STATED.findall(word)}
     assert len(stated) >= 10
     for requirement in stated:
         name, extras, versions = parts(requirement)
@@ -66,7 +70,7 @@ def test_versions_in_hints_are_those_of_the_extras():
 def test_no_message_sends_to_a_checkout():
     lost = [
         f"{path}: {word}"
-        for path, word in ALL_WORDS
+        for path, word in all_words()
         if re.search(r"checkout|install '?\.\[|\bdocs/|\.md\b|CONTRIBUTING", word)
     ]
     assert not lost

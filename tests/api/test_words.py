@@ -7,21 +7,25 @@ import implicit_conv as ic
 
 X = np.arange(2 * 8 * 9 * 3, dtype=np.float32).reshape(2, 8, 9, 3) % 7
 W = np.arange(3 * 3 * 3 * 4, dtype=np.float32).reshape(3, 3, 3, 4) % 5
-Y = ic.conv2d(X, W, padding="same", layout="NHWC", weight_layout="RSCK")
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return ic.conv2d(X, W, padding="same", layout="NHWC", weight_layout="RSCK")
 
 
 @pytest.mark.parametrize("padding", ["SAME", "Same", "same_upper", "SAME_UPPER"])
 @pytest.mark.parametrize("weight_layout", ["HWIO", "hwio", "rsck"])
-def test_words_in_any_case(padding, weight_layout):
+def test_words_in_any_case(padding, weight_layout, expected):
     y = ic.conv2d(X, W, padding=padding, layout="nhwc", weight_layout=weight_layout)
-    np.testing.assert_array_equal(y, Y)
+    np.testing.assert_array_equal(y, expected)
 
 
 @pytest.mark.parametrize(("name", "axes"), [("OIHW", (3, 2, 0, 1)), ("OHWI", (3, 0, 1, 2))])
-def test_filter_layouts_of_other_libraries(name, axes):
+def test_filter_layouts_of_other_libraries(name, axes, expected):
     w = np.ascontiguousarray(W.transpose(axes))
     y = ic.conv2d(X, w, padding="same", layout="NHWC", weight_layout=name)
-    np.testing.assert_array_equal(y, Y)
+    np.testing.assert_array_equal(y, expected)
 
 
 @pytest.mark.parametrize(("rank", "name"), [(1, "WIO"), (3, "DHWIO")])

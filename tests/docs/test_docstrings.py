@@ -2,6 +2,7 @@
 
 import ast
 import doctest
+import functools
 import importlib
 import inspect
 import re
@@ -15,12 +16,18 @@ REFERENCE = ROOT / "docs/reference"
 EXEMPT = "numpydoc_validation_exclude"  # of docs/conf.py
 
 
-def exempt(module, name):
-    """Whether the build of the site asks a name neither for parameters nor for an example."""
+@functools.cache
+def exempt_patterns():
+    """Of names that the build of the site asks neither for parameters nor for an example."""
     for line in ast.parse((ROOT / "docs/conf.py").read_text(encoding="utf-8")).body:
         if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == EXEMPT:
             patterns = ast.literal_eval(line.value)
-    return any(re.search(pattern, f"{module}.{name}") for pattern in patterns)
+    return patterns
+
+
+def exempt(module, name):
+    """Whether the build exempts a name."""
+    return any(re.search(pattern, f"{module}.{name}") for pattern in exempt_patterns())
 
 
 def public_names():

@@ -11,8 +11,8 @@ sys.addaudithook(lambda event, arguments: seen.append(event))
 import numpy as np
 import implicit_conv as ic
 
-x, w = np.ones((1, 20, 20, 20), np.float32), np.ones((40, 20, 3, 3), np.float32)
-assert (ic.conv2d(x, w) == 180).all()
+x, w = np.ones((1, 2, 6, 6), np.float32), np.ones((3, 2, 3, 3), np.float32)
+assert (ic.conv2d(x, w) == 18).all()
 ic.conv2d_weight_grad(x, ic.conv2d(x, w), w.shape)
 ic.plan_conv2d(x.shape, w.shape).explain()
 assert "open" in seen  # the hook works

@@ -2,7 +2,10 @@
 
 import ctypes
 import itertools
+from contextlib import contextmanager
+from pathlib import Path
 
+import pytest
 from numba import types
 from numba.core import sigutils  # noqa: TID251
 
@@ -11,6 +14,8 @@ from implicit_conv.kernels.cpu.runtime import code
 from implicit_conv.kernels.cpu.runtime.code import METH_FASTCALL, Method, new_function
 from implicit_conv.kernels.cpu.runtime.compiled import source
 from implicit_conv.kernels.cpu.runtime.machine import machine, settings
+from implicit_conv.kernels.disk import Store
+from implicit_conv.kernels.sources import TRANSLATOR
 
 CTYPES = {
     types.int64: ctypes.c_int64,
@@ -27,6 +32,28 @@ def forget_code():
     """
     clear_plan_cache()
     code.forget()
+
+
+@contextmanager
+def uncached(makers):
+    """Code of makers whose names begin with `makers`, which a test changes, is compiled anew and
+    not cached; all other code is that of the cache.
+    """
+    find = code._FINDERS[TRANSLATOR]
+
+    def find_unless_changed(wanted, target):
+        with pytest.MonkeyPatch.context() as patch:
+            if wanted.maker.startswith(makers):
+                patch.setattr(code, "store", lambda: Store(Path()))  # no absolute path, so not used
+            return find(wanted, target)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(code._FINDERS, TRANSLATOR, find_unless_changed)
+        forget_code()
+        try:
+            yield
+        finally:
+            forget_code()
 
 
 def address_of(made):

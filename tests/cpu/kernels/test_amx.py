@@ -5,12 +5,11 @@ import functools
 import re
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import llvmlite.binding as llvm
 import numpy as np
 import pytest
-from compiled import forget_code
+from compiled import uncached
 from hypothesis import given
 from hypothesis import strategies as st
 from llvmlite import ir
@@ -24,11 +23,10 @@ from implicit_conv.kernels.cpu.emit.vector import I8, I64, VOID, i64
 from implicit_conv.kernels.cpu.gemm.compiled import amx
 from implicit_conv.kernels.cpu.gemm.compiled.microkernel import multiply_tile
 from implicit_conv.kernels.cpu.gemm.layout import RegisterTile
-from implicit_conv.kernels.cpu.runtime import code
-from implicit_conv.kernels.disk import Store
 from implicit_conv.testing import Case, error_units, plan_of, to_nchw
 
 UNITS = 16
+EMULATED = ".gemm.compiled.amx:"  # makers of code with the instructions
 TILED = replace(cpu_arch(1), vector_bits=512, bfloat16="amx")  # as with AMX
 
 
@@ -71,8 +69,7 @@ class TileUnit:
         left = left.view(np.float32)
         right = right.view(np.float32).reshape(16, 16, 2).transpose(0, 2, 1).reshape(32, 16)
         total = self.tiles[sums].view(np.float32)
-        for k in range(32):  # the same order for every row, unlike matmul
-            total += left[:, k : k + 1] * right[k]
+        total += (left[:, :, None] * right).sum(1)  # the same order for every row, unlike matmul
         self.products += 1
 
     def tilerelease(self):
@@ -81,7 +78,9 @@ class TileUnit:
 
 @contextmanager
 def emulated():
-    """The engine with a TileUnit in place of the instructions; nothing of it is cached."""
+    """The engine with a TileUnit in place of the instructions. Microkernels, which hold addresses
+    of this process, are not cached.
+    """
     unit, callbacks, errors = TileUnit(), {}, []
 
     def guarded(name, *values):
@@ -106,14 +105,9 @@ def emulated():
                 return self._builder.zext(value, I64)
             return value if value.type == I64 else self._builder.ptrtoint(value, I64)
 
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, uncached(EMULATED):
         patch.setattr(amx, "Tiles", Emulated)
-        patch.setattr(code, "store", lambda: Store(Path()))  # no absolute path, so not used
-        forget_code()
-        try:
-            yield unit
-        finally:
-            forget_code()
+        yield unit
     assert errors == []
 
 

@@ -2,11 +2,10 @@
 
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-from compiled import forget_code
+from compiled import uncached
 from hypothesis import given
 from hypothesis import strategies as st
 from llvmlite import ir
@@ -18,8 +17,6 @@ from implicit_conv.cpu.methods import gemm_tilings
 from implicit_conv.cpu.methods.transposed_gemm import TransposedGemm
 from implicit_conv.kernels.cpu.emit.vector import I32
 from implicit_conv.kernels.cpu.gemm.compiled import matrices
-from implicit_conv.kernels.cpu.runtime import code
-from implicit_conv.kernels.disk import Store
 from implicit_conv.testing import Case, error_units, plan_of, to_nchw
 
 UNITS = 16
@@ -51,18 +48,13 @@ def emulated_bfmmla(e, sums, x, w):
 
 @contextmanager
 def squares():
-    """The engine with BFMMLA, or with what emulates it; that is never cached."""
+    """The engine with BFMMLA, or with microkernels that emulate it; these are not cached."""
     if HAS_BFMMLA:
         yield
         return
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, uncached(".gemm.compiled.microkernel:"):
         patch.setattr(matrices, "bfmmla", emulated_bfmmla)
-        patch.setattr(code, "store", lambda: Store(Path()))  # no absolute path, so not used
-        forget_code()
-        try:
-            yield
-        finally:
-            forget_code()
+        yield
 
 
 def compute(case, x, w, *, out_dtype=None, pixels=None, block=None, arch=SQUARES):

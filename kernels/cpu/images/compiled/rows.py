@@ -36,6 +36,7 @@ from implicit_conv.kernels.cpu.runtime.compiled.source import ARRAY, INT, Source
 from implicit_conv.kernels.cpu.runtime.layout import round_up
 
 WORD = 8  # bytes
+RECORD = from_dtype(LAUNCH)
 LAUNCH_SIZE = LAUNCH.itemsize
 LAUNCH_BYTES = round_up(LAUNCH_SIZE)
 
@@ -43,7 +44,7 @@ LAUNCH_BYTES = round_up(LAUNCH_SIZE)
 @intrinsic
 def fields(typingctx: Any, blob: Any) -> Intrinsic:
     """The record of a launch: `fields(blob).call`, `fields(blob).filter`."""
-    return from_dtype(LAUNCH)(blob), lambda context, builder, signature, args: args[0]
+    return RECORD(blob), lambda context, builder, signature, args: args[0]
 
 
 def copy_element(f: Any, to: int, at: int) -> None:

@@ -29,6 +29,7 @@ from implicit_conv.kernels.cpu.runtime.layout import round_up
 
 WORD = 8  # bytes
 SCRATCH_BYTES = SCRATCH + 1  # the word of the bytes of a thread
+RECORD = from_dtype(LAUNCH)
 RECORD_BYTES = LAUNCH.itemsize
 LAUNCH_BYTES = round_up(RECORD_BYTES)
 LEVEL_BYTES = WORD * len(Level._fields)
@@ -47,7 +48,7 @@ copy_1, copy_2, copy_4, copy_8 = map(memory.copy_bytes, (1, 2, 4, 8))
 @intrinsic
 def fields(typingctx: Any, blob: Any) -> Intrinsic:
     """The record of a launch: `fields(blob).call`, `fields(blob).filter`."""
-    return from_dtype(LAUNCH)(blob), lambda context, builder, signature, args: args[0]
+    return RECORD(blob), lambda context, builder, signature, args: args[0]
 
 
 def copy_pixel(to: int, at: int, size: int) -> None:

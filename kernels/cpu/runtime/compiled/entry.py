@@ -29,7 +29,8 @@ from implicit_conv.kernels.cpu.runtime.compiled.subnormals import (
 )
 
 Blob: TypeAlias = Any  # a pointer to the record that `fields` reads
-BLOB_POINTER = types.CPointer(from_dtype(BLOB))
+RECORD = from_dtype(BLOB)
+BLOB_POINTER = types.CPointer(RECORD)
 ENTRY = types.void(BLOB_POINTER, types.int64)
 BLOB_BYTES = BLOB.itemsize
 NO_ITEM = 1 << 62
@@ -38,7 +39,7 @@ NO_ITEM = 1 << 62
 @intrinsic
 def fields(typingctx: Any, blob: Any) -> Intrinsic:
     """The record that a blob's pointer points to: `fields(blob).call`, `fields(blob).geometry`."""
-    return from_dtype(BLOB)(blob), lambda context, builder, signature, args: args[0]
+    return RECORD(blob), lambda context, builder, signature, args: args[0]
 
 
 @intrinsic
