@@ -60,6 +60,15 @@ class Tally:
         """0, 1 after a failure, or 130 after Ctrl-C."""
         return INTERRUPTED if self.interrupted else int(self.failed > 0)
 
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(
+            self.computed + other.computed,
+            self.kinds + other.kinds,
+            self.failed + other.failed,
+            self.seconds + other.seconds,
+            self.interrupted or other.interrupted,
+        )
+
 
 def compute(source: Source[Item], seconds: float, items: float = math.inf) -> Tally:
     """Check what a source deals for `seconds`, or so many of its `items`.

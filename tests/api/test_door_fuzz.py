@@ -114,7 +114,7 @@ def test_a_deck_soon_deals_programs_of_every_kind(door):
 
 
 def test_a_run_with_few_programs_of_a_kind_fails(capfd):
-    assert main(["fuzz", "--door", "signal", "--seconds", "0.1", "--seed", "1"]) == 1
+    assert main(["fuzz", "--door", "signal", "--seconds", "0.01", "--seed", "1"]) == 1
     output = capfd.readouterr().out
     assert "too few, 5 of each kind at least: called 1 times" in output
     assert output.endswith("; give it more --seconds\n")

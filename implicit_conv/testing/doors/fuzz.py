@@ -12,13 +12,14 @@ from typing import Any, Protocol
 from implicit_conv.cpu.candidates.phrases import count
 from implicit_conv.errors import UsageError, install
 from implicit_conv.testing.families import Dice
-from implicit_conv.testing.loop import Source, compute
+from implicit_conv.testing.loop import Source, Tally, compute
 from implicit_conv.testing.ways import Kinds
 
 DOORS = ("converted", "dask", "jax", "ndimage", "signal", "torch")
 PROGRAMS = 40  # of a kind; the others of the kind of one that fails are left out
 DRAWN = 8  # programs of which one is dealt
 LEAST = 5  # programs of each kind of call, and way to run it, from which a run proves something
+ROUNDS = 8  # so many times as long a run goes on, while it has too few
 MOST_SECONDS = 60.0  # of a program; a longer one hangs
 
 
@@ -111,6 +112,9 @@ def _check(program: Program) -> Iterable[str] | None:
 def fuzz(name: str, seed: int, seconds: float) -> int:
     """Check programs of a door for `seconds`, and print what was computed.
 
+    While kinds of calls have too few programs it goes on, up to ROUNDS times as long: how many
+    programs a second has depends on the machine and on kernels that are compiled.
+
     Returns
     -------
     status : int
@@ -123,12 +127,14 @@ def fuzz(name: str, seed: int, seconds: float) -> int:
         A package is missing.
     """
     source, counts, kinds = source_of(name, seed)
-    tally = compute(source, seconds)
+    module, tally, rounds = module_of(name), Tally(), 0
+    few: dict[str, int] = {}
+    while not rounds or (few and not tally.status and rounds < ROUNDS):
+        tally, rounds = tally + compute(source, seconds), rounds + 1
+        few = kinds.few((*module.KINDS, *module.WAYS), LEAST)
     if kinds.counts:
         print(kinds.table())
     print(", ".join(f"{function} {n}" for function, n in sorted(counts.items())))
-    module = module_of(name)
-    few = kinds.few((*module.KINDS, *module.WAYS), LEAST)
     outcome = "interrupted" if tally.interrupted else "all right"
     if tally.failed:
         outcome = f"{count(tally.failed, 'program')} failed"
