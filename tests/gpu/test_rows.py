@@ -9,7 +9,9 @@ import pytest
 from implicit_conv import ptx
 from implicit_conv.gpu.cuda.arch import KNOWN, gpu_arch
 from implicit_conv.gpu.cuda.arrays import Operand
+from implicit_conv.gpu.plan.candidate import shared_room
 from implicit_conv.gpu.plan.explain import explain
+from implicit_conv.gpu.plan.layout import shared_layout
 from implicit_conv.gpu.plan.planner import choose
 from implicit_conv.gpu.plan.rows import few_channels_rule, rows_variant, rows_variants
 from implicit_conv.gpu.plan.trace import trace
@@ -79,6 +81,20 @@ def test_x_may_have_any_order(order, offset, producer):
     assert x.shape == view.input_shape
     arrays = Arrays(x, packed_operand(view.weight_shape), packed_operand(view.output_shape))
     assert adapted(made, arrays).variant.producer == producer
+
+
+@pytest.mark.parametrize("case", [STEM, *(replace(STEM, C=c, K=256) for c in (8, 64, 256))])
+def test_stores_of_any_order_have_room_in_shared_memory(case):
+    """Planned for whole lines, a kernel that stores elements has larger staging tiles."""
+    made = choose(problem_of(case, "bfloat16"), gpu_arch("sm_90"))
+    view, (n, p, q, k) = made.view, made.view.output_shape
+    x, w = packed_operand(view.input_shape), packed_operand(view.weight_shape)
+    y = packed_operand((n, k, p, q)).view((0, 2, 3, 1))
+    found = adapted(made, Arrays(x, w, y))
+    v, room = found.variant, shared_room(found.arch, found.variant)
+    assert made.variant.packed and not v.packed
+    assert v.staging_bytes > made.variant.staging_bytes
+    assert found.layout == shared_layout(v, found.geometry, room)
 
 
 def test_trace_and_explanation():

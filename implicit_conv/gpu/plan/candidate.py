@@ -276,13 +276,18 @@ def consider(view: Problem, arch: GpuArch, v: Variant, strict: bool) -> Candidat
     reason = refusal(view, arch, v, strict) or _words_rule(g, v)
     if reason:
         return Candidate(v, g, reason=reason)
-    room = arch.smem_bytes // v.resident - BLOCK_BYTES * (v.resident > 1)
+    room = shared_room(arch, v)
     layout = shared_layout(v, g, room)
     if layout is None:
         what = "the filters of a panel" if v.strip or v.band else "two stages"
         reason = f"{what} do not fit {room} bytes of shared memory"
         return Candidate(v, g, reason=reason)
     return Candidate(v, g, layout, estimate(g, v, layout, arch))
+
+
+def shared_room(arch: GpuArch, v: Variant) -> int:
+    """Bytes of shared memory that a block may have, so that `resident` of them run together."""
+    return arch.smem_bytes // v.resident - BLOCK_BYTES * (v.resident > 1)
 
 
 def estimate(g: Geometry, v: Variant, layout: SharedLayout, arch: GpuArch) -> Estimate:

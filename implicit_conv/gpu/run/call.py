@@ -110,6 +110,8 @@ def adapted(choice: Choice, arrays: Arrays) -> Choice:
     )
     reason = misfit(v, arrays)
     if not reason:
+        if v.staging_bytes != choice.variant.staging_bytes:  # shared memory is laid out anew
+            return _instead(choice, v)
         return choice if v == choice.variant else replace(choice, variant=v)
     other = next(other for other in _slower(choice, v, arrays) if not misfit(other, arrays))
     LOG.debug("%s: %s instead of %s", reason, other.name, v.name)
