@@ -13,6 +13,8 @@ from implicit_conv.cpu.candidates.candidate import Candidate, Request
 from implicit_conv.cpu.candidates.kernel_method import KernelMethod
 from implicit_conv.cpu.candidates.problem_views import spatial
 from implicit_conv.cpu.machine.arch import CpuArch
+from implicit_conv.cpu.methods.depthwise import Depthwise
+from implicit_conv.cpu.methods.planar_gemm import PlanarGemm
 from implicit_conv.cpu.plan.planner import METHODS, plan
 from implicit_conv.cpu.run.call import Arrays
 from implicit_conv.problem.options import ALGORITHMS
@@ -53,6 +55,24 @@ def test_threads_have_2_mflop_or_move_256_kb_each(channels, size, taps, threads)
     problem = Problem.parse((1, channels, size, size), (channels, channels, taps, taps))
     assert arch.threads == 4
     assert plan(spatial(problem), arch, Request("strict")).candidates[0].threads == threads
+
+
+def chosen(size, taps, channels):
+    """The method for a filter of one row per channel of a signal, on 256-bit vectors."""
+    problem = Problem.parse((1, channels, *size), (channels, 1, 1, taps), groups=channels)
+    return plan(spatial(problem), ARCHS[2], Request("standard")).candidates[0].method
+
+
+@pytest.mark.parametrize("taps", [91, 129, 362])
+def test_filters_of_one_row_are_not_shifted_across_halves_of_vectors(taps):
+    """Two to four times as fast by loads at any address (EPYC 7003)."""
+    assert isinstance(chosen((100, 200 + taps), taps, 1), PlanarGemm)
+
+
+@pytest.mark.parametrize("taps", [4096, 5793, 8192])
+def test_channels_of_a_signal_stay_vector_lanes_where_no_tile_fits_in_half_of_l2(taps):
+    """Twice as fast as one channel at a time (EPYC 7003)."""
+    assert isinstance(chosen((1, 8000 + taps), taps, 8), Depthwise)
 
 
 def test_a_view_with_gaps_between_channels_gets_another_candidate():

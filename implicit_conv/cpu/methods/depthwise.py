@@ -298,7 +298,9 @@ def block_tilings(
     step_w: int | None = None,
     near: Near | None = None,
 ) -> list[Geometry]:
-    """Tilings with blocks of (channels, filters) whose scratch memory fits its share of L2."""
+    """Tilings with blocks of (channels, filters) whose scratch memory fits its share of L2; if there
+    are none, those that read little of it from beyond L2, as many taps of a row do.
+    """
     lanes = arch.lanes(problem.itemsize)
     pixels = register_pixels(arch)
     extents = {*tiles(problem, near)}
@@ -321,13 +323,15 @@ def block_tilings(
     ]
     if in_place:
         found = [*dict.fromkeys(fitted(problem, arch, g) for g in found)]
-    limit = arch.l2_bytes * BUFFER_SHARE
     sizes = [
         DepthwiseLayout(g, problem.itemsize, lanes, in_place=in_place).scratch(packs=False).total
         for g in found
     ]
-    fitting = [g for g, size in zip(found, sizes, strict=True) if size <= limit]
-    return fitting or [found[sizes.index(min(sizes))]]
+    for limit in BUFFER_SHARE * arch.l2_bytes, 2 * arch.l2_bytes:
+        fitting = [g for g, size in zip(found, sizes, strict=True) if size <= limit]
+        if fitting:
+            return fitting
+    return [found[sizes.index(min(sizes))]]
 
 
 def deep_tiles(problem: Problem) -> list[tuple[int, int, int]]:

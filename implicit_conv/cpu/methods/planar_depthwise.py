@@ -40,6 +40,7 @@ from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.planar_depthwise.layout import (
     PLANE_ROWS,
     PlanarDepthwiseLayout,
+    plane_pass_rows,
     plane_tile_vectors,
 )
 from implicit_conv.kernels.cpu.runtime.layout import buffer_bytes
@@ -57,6 +58,9 @@ STAGED_PLANE_CYCLES = 80  # fixed cycles per plane that goes through the staging
 STRIDED_CYCLES = 0.35  # cycles per element of a plane with strided pixels: to load and to store
 CHANNELS = 64  # channels of a work item at most
 TAP_CYCLES = 0.75  # cycles per vector of pixels and tap
+# Cycles per lane to shift a vector of 256 bits, whose lanes change halves, which takes instructions
+# of its own (EPYC 7003, 2026-11).
+SHIFT_CYCLES = 1 / 8
 PHASE_CYCLES = 0.35  # cycles per element of a row that is split into the phases of stride 2
 VECTOR_CYCLES = 3  # fixed cycles per vector of pixels: loop ends and clamp
 ENTRY_CYCLES = 40  # cycles per row of a work item: its entry in the table of loads
@@ -193,11 +197,11 @@ def geometries(problem: Problem, arch: CpuArch, near: Near | None = None) -> lis
 
 def estimate(problem: Problem, arch: CpuArch, g: Geometry) -> Estimate:
     """Cycles of one core: rows are copied, and each tap shifts and multiplies every vector."""
-    vectors = int(schedule.ceil_div(g.tile_q, arch.lanes(problem.itemsize)))
+    lanes = arch.lanes(problem.itemsize)
     whole, rest = divmod(g.tile_p, PLANE_ROWS)
-    multiply = whole * rows_cycles(g, PLANE_ROWS, vectors)
+    multiply = whole * rows_cycles(arch, g, PLANE_ROWS, lanes)
     if rest:
-        multiply += rows_cycles(g, rest, vectors)
+        multiply += rows_cycles(arch, g, rest, lanes)
     multiply += CALL_CYCLES
     elements = buffer_bytes(g, problem.itemsize) / problem.itemsize
     load = schedule.image_rows(g) * PLANE_ROW_CYCLES + elements * COPY_CYCLES
@@ -217,12 +221,15 @@ def estimate(problem: Problem, arch: CpuArch, g: Geometry) -> Estimate:
     return Estimate(schedule.tile_count(g) * cycles * idle + threads * ITEM_CYCLES, chunk)
 
 
-def rows_cycles(g: Geometry, height: int, vectors: int) -> float:
-    """Cycles of `height` output rows of `vectors` vectors each: FMAs wait for one another where a
-    register tile has few sums.
+def rows_cycles(arch: CpuArch, g: Geometry, height: int, lanes: int) -> float:
+    """Cycles of `height` output rows, in vectors of so many lanes: FMAs wait for one another
+    where a register tile has few sums, and the filter rows of a pass share what is shifted.
     """
-    wide = plane_tile_vectors(height)
-    tap = max(height * wide * TAP_CYCLES, FMA_LATENCY)
+    vectors, wide = int(schedule.ceil_div(g.tile_q, lanes)), plane_tile_vectors(height)
+    tap = TAP_CYCLES
+    if arch.vector_bits == 256:
+        tap += lanes * SHIFT_CYCLES / plane_pass_rows(g)
+    tap = max(height * wide * tap, FMA_LATENCY)
     taps = schedule.ceil_div(vectors, wide) * schedule.taps(g) * tap
     return float(taps + height * vectors * VECTOR_CYCLES)
 

@@ -68,6 +68,7 @@ STAGED_CYCLES = 0.5  # cycles per element of x or y in NHWC that is copied to or
 GATHER_CYCLES = 4  # cycles per element to gather the pixels that dot products compute
 FILTER_CYCLES = 10  # cycles per element of a filter that numpy copies to KCRS order, in one thread
 PIXEL_ROW_CYCLES = 25  # fixed cycles per row of pixels that is transposed
+CALL_CYCLES = 25  # fixed cycles per register tile of several taps (EPYC 7003, 2026-11)
 DOT_CYCLES = 30  # fixed cycles per register tile of dot products: to add up lanes
 
 
@@ -189,10 +190,10 @@ def refusal(problem: Problem, algorithm: str) -> str:
 
 
 def unaligned_loads(arch: CpuArch) -> float:
-    """The cost of an unaligned vector load in aligned ones: a longer vector crosses the end of a
-    cache line more often.
+    """The cost of an unaligned vector load in aligned ones: shorter vectors cross the end of a
+    cache line less often, and pay one more load where they do (EPYC 7003, 256 bits, 2026-11).
     """
-    return 2 + arch.vector_bits / 256
+    return 4.0 if arch.vector_bits == 512 else 1 + arch.vector_bits / 512
 
 
 def tilings(
@@ -324,7 +325,8 @@ def _sum_cycles(arch: CpuArch, g: Geometry, lanes: int) -> float:
         return sums(vectors) + tail * schedule.ceil_div(filters, few) * dots
 
     if not schedule.is_single_tap(g):
-        return float(schedule.ceil_div(g.tile_q, lanes) * sums(g.tile_p))
+        calls = CALL_CYCLES * schedule.ceil_div(g.tile_p, rows)
+        return float(schedule.ceil_div(g.tile_q, lanes) * (sums(g.tile_p) + calls))
     whole, rest = divmod(g.P * g.Q, g.tile_p * g.tile_q)
     total = whole * flat_row(g.tile_p * g.tile_q) + flat_row(rest)
     return float(total / (whole + (rest > 0)))
