@@ -7,12 +7,13 @@ and drops setmaxnreg, and only a C7504 message in the log says so.
 from __future__ import annotations
 
 import contextlib
+import gc
 import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
 from implicit_conv.kernels.gpu.intrinsic import cuda_module, need_numba_cuda
-from implicit_conv.kernels.gpu.ptx import forget_compiled
+from implicit_conv.kernels.gpu.ptx import choose_target
 from implicit_conv.kernels.gpu.targets import target_name
 
 Capability: TypeAlias = "tuple[int, int, str]"
@@ -49,18 +50,13 @@ class Kernel(NamedTuple):
         return [int(count) for count in re.findall(pattern, self.log)]
 
 
-_compiled_for: list[Capability] = []  # the target for which device functions are compiled, if any
-
-
 @contextlib.contextmanager
 def offline(cc: Capability) -> Iterator[None]:
     """Let Numba type device functions for `cc`.
 
     Numba asks the current device for its capability, even where there is none.
     """
-    if _compiled_for != [cc]:
-        forget_compiled()
-        _compiled_for[:] = [cc]
+    choose_target(cc)
 
     class Device:
         compute_capability = cc
@@ -74,6 +70,21 @@ def offline(cc: Capability) -> Iterator[None]:
     finally:
         for module, function in zip(modules, before, strict=True):
             module.get_current_device = function
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """No search for garbage: Numba makes millions of objects, nearly all of which live on.
+
+    The searches were a sixth of the time that it takes to compile.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @contextlib.contextmanager
@@ -116,7 +127,7 @@ def compile_ltoir(
     numba_cuda, lock = need_numba_cuda(), cuda_module("core.compiler_lock").global_compiler_lock
     # Other threads must not compile while Numba takes `cc` for the device's capability. The lock is
     # reentrant: this thread may hold it already.
-    with lock, offline(cc):
+    with lock, _uncollected(), offline(cc):
         ltoir, _ = numba_cuda.compile(
             function,
             signature,

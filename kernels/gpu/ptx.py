@@ -71,26 +71,51 @@ def _register(function: Function, assembly: Callable[..., tuple[str, Asm]]) -> s
     return name
 
 
-_device_functions: list[Any] = []
+_device_functions: dict[Any, Any] = {}  # by what they are made of
+_overloads: dict[Any, dict[Any, Any]] = {}  # by device function, then by target
 
 
 def device(function: Function) -> Any:
-    """A function that kernels call; the compiler inlines it."""
-    compiled = need_numba_cuda().jit(device=True, forceinline=True)(function)
-    _device_functions.append(compiled)
-    return compiled
+    """A function that kernels call; the compiler inlines it.
+
+    Factories make the same function for many kernels. Functions of equal code over equal values are
+    one here, so that Numba compiles it once. The values must be there, and not be replaced later.
+    """
+    made_of = ingredients(function)
+    if made_of not in _device_functions:
+        compiled = need_numba_cuda().jit(device=True, forceinline=True)(function)
+        _device_functions[made_of] = compiled
+    return _device_functions[made_of]
 
 
-def forget_compiled() -> None:
-    """Make Numba compile all device functions again.
+def ingredients(function: Function) -> Any:
+    """What compiled code depends on: code, globals, defaults, and values of enclosing functions."""
+    values = [cell.cell_contents for cell in function.__closure__ or ()]
+    given = function.__defaults__, function.__kwdefaults__
+    return function.__code__, id(function.__globals__), *map(_ingredient, (*given, *values))
+
+
+def _ingredient(value: Any) -> Any:
+    """A number or a string by its type and text, a tuple by its parts, all else by its identity."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return type(value), repr(value)
+    if isinstance(value, tuple):
+        return type(value), *map(_ingredient, value)
+    return id(value)  # the function keeps it alive
+
+
+def choose_target(cc: Any) -> None:
+    """Let device functions have the code that was compiled for `cc`, and no other.
 
     Numba keeps compiled device functions by argument types alone, as if a process had one target. A
     function compiled for another target would bring the instructions of that target along.
     """
-    for function in _device_functions:
-        function.overloads.clear()
+    for function in _device_functions.values():
+        by_target = _overloads.setdefault(function, {})
+        function.overloads = by_target.setdefault(cc, type(function.overloads)())
 
 
+@functools.cache
 def device_module(module: ModuleType) -> Any:
     """A copy of `module` whose plain integer functions are device functions.
 

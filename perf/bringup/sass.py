@@ -5,6 +5,7 @@ Both programs come as wheels (nvidia-cuda-nvdisasm, nvidia-cuda-nvcc) or with a 
 
 from __future__ import annotations
 
+import functools
 import re
 import shutil
 import subprocess
@@ -34,6 +35,7 @@ def _run(name: str, *arguments: str) -> str:
     return done.stdout + done.stderr
 
 
+@functools.lru_cache(maxsize=1)  # instructions are counted, and then looked for
 def listing(cubin: bytes) -> str:
     """The SASS of a cubin with its labels, as nvdisasm prints it."""
     with tempfile.TemporaryDirectory() as folder:

@@ -184,6 +184,19 @@ def first_layers():
                     )
 
 
+def grouped(cases):
+    """A target's cases share device functions, which one process need not compile twice."""
+    return [
+        pytest.param(
+            *case.values,
+            id=case.id,
+            marks=[*case.marks, pytest.mark.xdist_group(f"sm_{case.values[0]}")],
+        )
+        for case in cases
+    ]
+
+
+TARGETS = grouped(pytest.param(number, id=str(number)) for number in families.GENERATIONS)
 QUICK_STRIPS = {("groups of 4", 80, "bfloat16"), ("elements", 90, "bfloat16")}
 
 
@@ -236,7 +249,7 @@ def test_gates_are_for_these_compilers():
     assert set(GATED) <= linked
 
 
-@pytest.mark.parametrize(("number", "v"), kernels())
+@pytest.mark.parametrize(("number", "v"), grouped(kernels()))
 def test_kernel_links_without_spills(number, v):
     from implicit_conv.kernels.gpu.fprop import LAUNCH_REGISTERS
 
@@ -324,14 +337,20 @@ def to_ptx(kernel, operands, cc):
     return cuda.compile(kernel, signature, cc=cc, output="ptx", device=False, abi="numba")[0]
 
 
-@pytest.mark.parametrize("kind", range(HARDSWISH + 1))
-def test_every_activation_links(kind):
+ACTIVATIONS = [
+    pytest.param(number, kind, id=str(kind))
+    for kind in range(HARDSWISH + 1)
+    for number in [(80, 100)[kind % 2]]
+]
+
+
+@pytest.mark.parametrize(("number", "kind"), grouped(ACTIVATIONS))
+def test_every_activation_links(number, kind):
     v = Variant("im2col", "cp_async", "mma", "bfloat16", 64, 64, 128, activation=kind, packed=True)
     from implicit_conv.kernels.gpu.blob import signature
     from implicit_conv.kernels.gpu.compile import compile_kernel
     from implicit_conv.kernels.gpu.fprop import make_fprop
 
-    number = (80, 100)[kind % 2]
     kernel = compile_kernel(make_fprop(v), signature(), KNOWN[number].cc, v.threads, v.bound)
     assert kernel.spills == 0 and kernel.stack == 0
     assert not [name for name in sass(kernel.cubin) if "F64" in name or name.startswith(DOUBLE)]
@@ -354,7 +373,7 @@ def test_targets_in_any_order():
         assert bool(waits) == (number == 90)
 
 
-@pytest.mark.parametrize("number", families.GENERATIONS)
+@pytest.mark.parametrize("number", TARGETS)
 def test_blob_is_the_kernels_one_argument(number):
     """It is passed by value, aligned to 64 bytes for the tensor maps, and as long as the host's."""
     from implicit_conv.kernels.gpu import blob
