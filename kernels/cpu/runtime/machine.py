@@ -15,6 +15,10 @@ from implicit_conv.kernels.preparation import checkpoint, first
 # How large a function may be, in LLVM's measure, to be inlined in several places. LLVM's own limit
 # is 225. First calls take 12 % less time at 100, and all others as much (EPYC 9004, 2026-11).
 INLINING = 100
+# The level of LLVM's passes at most. What it does at 3 alone, such as a copy of a loop for each value
+# of a condition, made no call faster and took a quarter of its time (EPYC 7003, 2026-11); at 1 a
+# 9x9 layer of 3 channels took a tenth more.
+LEVEL = 2
 
 # Numba knows these settings from the environment, or from a file. What it makes of them is asked of
 # Numba, which takes 0.2 s to import; all other processes have its defaults.
@@ -139,7 +143,7 @@ class Machine:
         module.data_layout = self._layout
         module.verify()
         options = llvm.create_pipeline_tuning_options()
-        options.speed_level = self.settings.opt
+        options.speed_level = min(LEVEL, self.settings.opt)
         options.inlining_threshold = INLINING
         options.loop_vectorization = self.settings.loop_vectorize
         options.slp_vectorization = self.settings.slp_vectorize
