@@ -298,8 +298,8 @@ def block_tilings(
     step_w: int | None = None,
     near: Near | None = None,
 ) -> list[Geometry]:
-    """Tilings with blocks of (channels, filters) whose scratch memory fits its share of L2; if there
-    are none, those that read little of it from beyond L2, as many taps of a row do.
+    """Tilings with blocks of (channels, filters) whose scratch memory fits its share of L2; if
+    there are none, those that read little of it from beyond L2, as many taps of a row do.
     """
     lanes = arch.lanes(problem.itemsize)
     pixels = register_pixels(arch)

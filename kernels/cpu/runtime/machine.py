@@ -15,9 +15,9 @@ from implicit_conv.kernels.preparation import checkpoint, first
 # How large a function may be, in LLVM's measure, to be inlined in several places. LLVM's own limit
 # is 225. First calls take 12 % less time at 100, and all others as much (EPYC 9004, 2026-11).
 INLINING = 100
-# The level of LLVM's passes at most. What it does at 3 alone, such as a copy of a loop for each value
-# of a condition, made no call faster and took a quarter of its time (EPYC 7003, 2026-11); at 1 a
-# 9x9 layer of 3 channels took a tenth more.
+# The level of LLVM's passes at most. What it does at 3 alone, such as a copy of a loop for each
+# value of a condition, made no call faster and took a quarter of its time (EPYC 7003, 2026-11); at
+# 1 a 9x9 layer of 3 channels took a tenth more.
 LEVEL = 2
 
 # Numba knows these settings from the environment, or from a file. What it makes of them is asked of
