@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ from implicit_conv.testing.gpu.problems import (
 )
 from implicit_conv.tma.maps.tiled import TiledMap
 from perf.bringup.interpret import kernel_ptx, ptx_of
-from perf.bringup.kit import Image, Kit, Launch
+from perf.bringup.kit import Image, Kit, Launch, read
 from perf.bringup.recipes import Problem
 from perf.bringup.sass import assembled
 from perf.bringup.watchdog import with_watchdog
@@ -54,12 +54,11 @@ from perf.layers import layers
 Array = NDArray[Any]
 NOTHING = Geometry(*[0] * len(Geometry._fields))
 PROBE_ROWS, PROBE_SHIFTS = 96, range(17)
-LAYER_KERNELS = 6  # kernels that a layer is timed with, the best by their estimates
+COMPARED = (("bfloat16", 256), ("float16", 32))
 ENTRY = re.compile(r"\.visible \.entry (\w+)")
-# Layers whose maps are encoded and whose kernels are timed, by their names in `layers`. Whole
-# networks go without their first layer, whose 3 channels no tensor copy takes.
+# Layers whose maps are encoded and whose kernels are timed, by their names in `layers`.
 NETWORKS = {
-    "ResNet-50": [*layers("resnet50")][1:],
+    "ResNet-50": [*layers("resnet50")],
     "VGG-16": [*layers("vgg")][1:],
     "U-Net": ["3x3 64-64 @570", "3x3 64-128 @284", "3x3 512-1024 @32", "3x3 1024-512 @56"],
     # Depthwise layers of MobileNetV2 and ConvNeXt-T, and groups of ResNeXt-50.
@@ -79,15 +78,30 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument("--problems", type=int, default=20, help="of each kernel")
     parser.add_argument("--only", default="", help="regular expression of kernel names")
     parser.add_argument("--small", action="store_true", help="small tiles and layers: to rehearse")
+    parser.add_argument(
+        "--compare",
+        action="store_true",
+        help="for `perf.bringup compare`: the kernels that ResNet-50 runs, in bfloat16 with 256 "
+        "images and in float16 with 32",
+    )
+    parser.add_argument(
+        "--before", type=Path, help="a kit that another checkout packed, whose layers go along"
+    )
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Write the kit; exit status 0."""
     contents = Contents(options.target, options.problems, options.small, options.only)
+    if options.compare:
+        contents = replace(
+            contents, networks=("ResNet-50",), sizes=COMPARED, kernels=1, others=False
+        )
     if options.small:
-        contents = replace(contents, networks=("tiny",), batch=2)
+        contents = replace(contents, networks=("tiny",), sizes=(("bfloat16", 2),))
     kit = packed_kit(contents)
+    if options.before:
+        add_before(kit, read(options.before))
     size = kit.save(options.file)
     print(f"{options.file}: {size} bytes, {len(kit.images)} kernels, {len(kit.launches)} launches")
     return 0
@@ -102,7 +116,9 @@ class Contents:
     small: bool = False  # small tiles of the families, not the planner's: for a rehearsal
     only: str = ""  # regular expression of the kernels whose problems are packed
     networks: Sequence[str] = ("ResNet-50", "narrow groups")  # whose layers are timed
-    batch: int = 256  # images of a timed layer
+    sizes: Sequence[tuple[str, int]] = (("bfloat16", 256),)  # dtypes and images of these
+    kernels: int = 6  # of a layer, the best by their estimates
+    others: bool = True  # problems of kernels too that no layer is timed with
 
 
 def packed_kit(contents: Contents) -> Kit:
@@ -118,17 +134,29 @@ def packed_kit(contents: Contents) -> Kit:
     _pack_maps(kit, arch)
     _pack_copies(kit, arch)
     _pack_probes(kit, arch)
-    _pack_problems(kit, arch, contents)
     for network in contents.networks:
-        _pack_layers(kit, arch, network, contents.batch)
+        for dtype, images in contents.sizes:
+            _pack_layers(kit, arch, cases(network, dtype, images), contents.kernels)
+    _pack_problems(kit, arch, contents)
     return kit
 
 
-def cases(network: str, batch: int) -> Iterator[tuple[str, Case]]:
-    """(name, case) of the layers of one of `NETWORKS`, with channels-last arrays of bfloat16."""
-    every = layers("all", "NHWC", batch)
+def add_before(kit: Kit, before: Kit) -> None:
+    """Add the layers of a kit that another checkout packed, as those of step "before"."""
+    kit.about["before"] = before.about
+    for launch in before.of_step("rates"):
+        image = f"before-{launch.image}"
+        kit.images[image] = before.images[launch.image]
+        for kind in ("ptx", "cubin"):
+            kit.files[f"{kind}/{image}"] = before.files[f"{kind}/{launch.image}"]
+        kit.launches.append(replace(launch, step="before", image=image))
+
+
+def cases(network: str, dtype: str, images: int) -> Iterator[tuple[str, Case]]:
+    """(name, case) of the layers of one of `NETWORKS`, with channels-last arrays."""
+    every = layers("all", "NHWC", images)
     for name in NETWORKS[network]:
-        yield f"{network} {name}", replace(every[name], weight_layout="KRSC", dtype="bfloat16")
+        yield f"{network} {name}", replace(every[name], weight_layout="KRSC", dtype=dtype)
 
 
 def _image(
@@ -168,7 +196,7 @@ def _pack_maps(kit: Kit, arch: GpuArch) -> None:
     """The maps of all kernels that load layers of networks by tensor copies."""
     seen = set()
     for network in ("ResNet-50", "VGG-16", "U-Net"):
-        for name, case in cases(network, 32):
+        for name, case in cases(network, "bfloat16", 32):
             for candidate in choose(problem_of(case, "bfloat16"), arch).candidates:
                 v = candidate.variant
                 if v.producer != "tma" or candidate.layout is None:
@@ -300,9 +328,10 @@ def _problems(arch: GpuArch, contents: Contents) -> Iterator[tuple[Case, Choice]
 
 def _pack_problems(kit: Kit, arch: GpuArch, contents: Contents) -> None:
     """Random problems; every second one of a kernel has a residual."""
+    timed = {launch.name.partition(", ")[2] for launch in kit.of_step("rates")}
     for number, (case, made) in enumerate(_problems(arch, contents)):
         v = made.variant
-        if not re.search(contents.only, v.name):
+        if not re.search(contents.only, v.name) or not (contents.others or v.name in timed):
             continue
         residual = number % 2 == 1
         choice = with_epilogue(made, biased=True, residual=residual)
@@ -351,12 +380,12 @@ def _launch(
     )
 
 
-def _pack_layers(kit: Kit, arch: GpuArch, network: str, batch: int) -> None:
+def _pack_layers(kit: Kit, arch: GpuArch, named: Iterable[tuple[str, Case]], kernels: int) -> None:
     """The best kernels of each layer, in the order of their estimates."""
-    for name, case in cases(network, batch):
+    for name, case in named:
         problem = problem_of(case, case.dtype)
         found = choose(problem, arch).candidates
-        best = sorted(found, key=lambda candidate: candidate.cycles)[:LAYER_KERNELS]
+        best = sorted(found, key=lambda candidate: candidate.cycles)[:kernels]
         for candidate in best:
             v = candidate.variant
             if candidate.estimate is None:

@@ -1,4 +1,4 @@
-"""``python -m perf.bringup {run,rehearse} FILE``."""
+"""``python -m perf.bringup {run,rehearse,compare} FILE``."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ from pathlib import Path
 
 from implicit_conv.errors import DriverError, PlanError
 
+COMPARE = "values, then times of a kit's layers beside those of another kit and of cuDNN"
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; its exit status is 0 if nothing failed, else 1."""
     options = _parser().parse_args(arguments)
     if options.command == "step":
         return _step(options)
+    if options.command == "measure":
+        return _measure(options)
+    if options.command == "compare":
+        return _compare(options)
     from perf.bringup.run import run
 
     device = "gpu" if options.command == "run" else "interpreter"
@@ -31,6 +37,10 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=words)
         command.add_argument("file", type=Path)
         command.add_argument("--report", type=Path, help="by default FILE with suffix .txt")
+    for name, words in (("compare", COMPARE), ("measure", "what compare runs in a process")):
+        command = commands.add_parser(name, help=words)
+        command.add_argument("file", type=Path)
+        command.add_argument("--report", type=Path, help="by default FILE with suffix .json")
     step = commands.add_parser("step", help="one step, in this process")
     step.add_argument("file", type=Path)
     step.add_argument("step")
@@ -39,6 +49,24 @@ def _parser() -> argparse.ArgumentParser:
     step.add_argument("--count", type=int, default=1 << 30)
     step.add_argument("--match", default="", help="regular expression of names of items")
     return parser
+
+
+def _measure(options: argparse.Namespace) -> int:
+    from perf.bringup.compare import Torch, compared
+    from perf.bringup.kit import read
+
+    kit = read(options.file)
+    compared(kit, Torch(kit), options.report)
+    os._exit(0)  # freeing memory of a card that a kernel has left unusable would wait or fail
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from perf.bringup.compare import run
+
+    path = options.file.resolve()
+    report = run(path, options.report or path.with_suffix(".json"))
+    print(*report.lines(), sep="\n")
+    return 1 if report.failures else 0
 
 
 def _step(options: argparse.Namespace) -> int:

@@ -101,11 +101,11 @@ class Gpu:
     def run(self, launch: Launch, blob: bytes) -> list[str]:
         """Run a launch to its end; what its watchdog recorded."""
         image = self.kit.images[launch.image]
-        library, kernel = self._handle(launch.image, image)
+        library, _ = self._handle(launch.image, image)
         if image.watchdog:
             table, _ = driver.call("cuLibraryGetGlobal", library, watchdog.NAME.encode())
             driver.call("cuMemsetD8", table, 0, watchdog.TABLE_BYTES)
-        self._enqueue(kernel, launch, blob)
+        self.ready(launch, blob)()
         wait()
         if not image.watchdog:
             return []
@@ -113,18 +113,19 @@ class Gpu:
         driver.call("cuMemcpyDtoH", host.ctypes.data, table, host.nbytes)
         return watchdog.records(host, launch.regions)
 
-    def _enqueue(self, kernel: Any, launch: Launch, blob: bytes, times: int = 1) -> None:
-        threads = self.kit.images[launch.image].threads
-        ready = Kernel(kernel, launch.grid, threads, launch.shared_bytes)
+    def ready(self, launch: Launch, blob: bytes) -> Callable[[], None]:
+        """A function that puts a launch on the default stream."""
+        image = self.kit.images[launch.image]
+        _, kernel = self._handle(launch.image, image)
+        made = Kernel(kernel, launch.grid, image.threads, launch.shared_bytes)
         argument = Blob(np.frombuffer(blob, np.uint8))
-        for _ in range(times):
-            ready.enqueue(argument, STREAM)
+        return lambda: made.enqueue(argument, STREAM)
 
     def seconds(self, launch: Launch, blob: bytes, times: int) -> float:
         """Seconds of one of `times` launches, one after the other, with a warm L2."""
-        _, kernel = self._handle(launch.image, self.kit.images[launch.image])
-        self._enqueue(kernel, launch, blob)
-        return _seconds(lambda: self._enqueue(kernel, launch, blob, times)) / times
+        enqueue = self.ready(launch, blob)
+        enqueue()
+        return _seconds(lambda: [enqueue() for _ in range(times)]) / times
 
     def copy_rate(self, size: int = 1 << 29, times: int = 10) -> float:
         """Bytes per second that a copy within device memory reads and writes."""
@@ -138,7 +139,7 @@ class Gpu:
         return 2 * size * times / _seconds(lambda: copy(times))
 
 
-def _seconds(enqueue: Callable[[], None]) -> float:
+def _seconds(enqueue: Callable[[], object]) -> float:
     """Seconds that the GPU takes for the work that a function puts on the default stream."""
     start, end = (driver.call("cuEventCreate", 0) for _ in range(2))
     driver.call("cuEventRecord", start, STREAM)

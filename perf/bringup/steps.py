@@ -8,10 +8,10 @@ from __future__ import annotations
 import importlib
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsInt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,8 +37,8 @@ REFUSABLE = "permuted"  # in the names of items that a driver may refuse
 CHECKER = ("compute-sanitizer", "--report-api-errors", "no", "--error-exitcode", "9", "--tool")
 PROFILER = ("ncu", "--set", "full", "--launch-count", "1")
 TOOLS = {  # command of a tool, and step, names and number of the items that it watches
-    "profile of a 3x3": (PROFILER, "rates", r"3x3/1 256-256 @14|tiny", 1),
-    "profile of a 1x1": (PROFILER, "rates", r"1x1/1 64-256 @56", 1),
+    "profile of a 3x3": (PROFILER, "rates", r"3x3 256-256 @14|tiny", 1),
+    "profile of a 1x1": (PROFILER, "rates", r"1x1 64-256 @56", 1),
     "memcheck": ((*CHECKER, "memcheck"), "problems", "", 2),
     "synccheck": ((*CHECKER, "synccheck"), "problems", "", 2),
 }
@@ -83,7 +83,7 @@ def items(kit: Kit, step: str, path: Path) -> Iterator[Item]:
             yield Item(name, partial(_tool, name, path))
     else:
         for launch in kit.of_step(step):
-            yield Item(launch.name, partial(_compare, kit, launch))
+            yield Item(launch.name, partial(check, kit, launch))
 
 
 def _about(kit: Kit) -> list[str]:
@@ -124,8 +124,13 @@ def prepare(kit: Kit, launch: Launch, device: Any) -> Run:
         if given is not None:
             content = np.ascontiguousarray(given).reshape(-1).view(np.uint8)
         places[name] = device.put(content, about["offset"])
+    return Run(places, bound(launch, places, device), data.expected, data.arrays)
+
+
+def bound(launch: Launch, places: Mapping[str, SupportsInt], device: Any) -> bytes:
+    """The argument of a launch whose arrays are at these addresses."""
     blob = bytearray(launch.blob)
-    addresses = [int(places[name]) if name in places else 0 for name in POINTERS]
+    addresses = [int(places.get(name, 0)) for name in POINTERS]
     start = 2 * MAP_BYTES
     blob[start : start + 8 * len(POINTERS)] = np.array(addresses, np.int64).tobytes()
     for number, arguments in enumerate(launch.maps):
@@ -133,10 +138,17 @@ def prepare(kit: Kit, launch: Launch, device: Any) -> Run:
             address = int(places[arguments["globalAddress"]])
             encoded = device.encode({**arguments, "globalAddress": address})
             blob[MAP_BYTES * number : MAP_BYTES * (number + 1)] = encoded
-    return Run(places, bytes(blob), data.expected, data.arrays)
+    return bytes(blob)
 
 
-def _compare(kit: Kit, launch: Launch, device: Any) -> list[str]:
+def check(kit: Kit, launch: Launch, device: Any) -> list[str]:
+    """Run a launch and compare all bytes of y; no lines.
+
+    Raises
+    ------
+    WrongError
+        Some are wrong, or a wait gave up.
+    """
     run = prepare(kit, launch, device)
     assert run.expected is not None
     stuck = device.run(launch, run.blob)
@@ -230,6 +242,19 @@ def _check_samples(case: Case, dtype: str, arrays: dict[str, Array], y: Array) -
 
 def _tool(name: str, path: Path, device: Any) -> list[str]:
     _timed(device)
+    return watched(name, path)
+
+
+def watched(name: str, path: Path) -> list[str]:
+    """What one of TOOLS prints while it watches items of the kit at `path`, in another process.
+
+    Raises
+    ------
+    NotRunError
+        It is not installed.
+    WrongError
+        It, or what it watched, failed.
+    """
     (program, *options), step, match, count = TOOLS[name]
     found = shutil.which(program)
     if found is None:

@@ -151,7 +151,7 @@ def test_rows_that_fail_are_named_and_the_others_kept(on_cpu, monkeypatch):
     record = {"machine": {}, "settings": {}}
     arch = SimpleNamespace(device="H200", target="sm_90a", sms=132)
     monkeypatch.setattr("implicit_conv.gpu.cuda.driver.current_arch", lambda: arch)
-    monkeypatch.setattr(cuda, "_torch_with_cuda", lambda: on_cpu)
+    monkeypatch.setattr(cuda, "torch_with_cuda", lambda: on_cpu)
     monkeypatch.setattr(cuda, "ceilings", lambda torch: {"fma": 1.0, "copy": 1.0})
 
     def measured(torch, name, case, rounds):
