@@ -74,14 +74,16 @@ class Card(Protocol):
 class Torch:
     """The current GPU, on which torch has arrays, events and cuDNN."""
 
+    device = "cuda"
+
     def __init__(self, kit: Kit) -> None:
         self.torch, self.gpu = cuda.torch_with_cuda(), Gpu(kit)
 
     def arrays(self, case: Case) -> Arrays:
         """Arrays with channels last."""
-        x, w = cuda.inputs(self.torch, case)
+        x, w = cuda.inputs(self.torch, case, self.device)
         shape = (case.N, *case.output, case.K * case.groups)
-        y = self.torch.empty(shape, device="cuda", dtype=x.dtype).permute(0, 3, 1, 2)
+        y = self.torch.empty(shape, device=self.device, dtype=x.dtype).permute(0, 3, 1, 2)
         places = {name: array.data_ptr() for name, array in (("x", x), ("w", w), ("y", y))}
         return Arrays(places, (x, w, y))
 
@@ -93,7 +95,8 @@ class Torch:
         rival = {RIVAL: lambda: cuda.torch_conv(self.torch, case, x, w)}
         checked = {who: _written(call, y) for who, call in calls.items()}
         errors = cuda.check(self.torch, case, x, w, {**checked, **rival})
-        return errors, cuda.time_in_turn(self.torch, {**calls, **rival}, ROUNDS)
+        functions = {**calls, **rival}
+        return errors, cuda.time_in_turn(self.torch, functions, ROUNDS, device=self.device)
 
 
 def _written(call: Call, y: Any) -> Call:

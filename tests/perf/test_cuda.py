@@ -12,6 +12,7 @@ import implicit_conv
 from implicit_conv import PlanError
 from implicit_conv.testing import Case
 from perf import cuda, terminal
+from perf.bringup.compare import ROUNDS, Torch
 from perf.layers import layers
 from perf.record import ROOT, validate
 
@@ -139,6 +140,26 @@ def test_a_wrong_result_is_not_timed(on_cpu):
 
     with pytest.raises(cuda.WrongResultError, match="plan is"):
         cuda.check(on_cpu, CASE, x, w, {**functions, "plan": last_image_wrong})
+
+
+def test_a_kernel_that_writes_nothing_is_wrong_after_one_that_is_right(on_cpu, monkeypatch):
+    """Kernels of a comparison write to one array."""
+    monkeypatch.setattr(Torch, "__init__", lambda self: None)
+    card = Torch()
+    card.torch, card.device = on_cpu, "cpu"
+    arrays = card.arrays(CASE)
+    x, w, y = arrays.values
+    assert arrays.places == {"x": x.data_ptr(), "w": w.data_ptr(), "y": y.data_ptr()}
+    assert y.is_contiguous(memory_format=torch.channels_last)
+
+    def convolves():
+        y.copy_(cuda.torch_conv(on_cpu, CASE, x.float(), w.float()))
+
+    errors, samples = card.measure(CASE, arrays, {"ours": convolves, "before": convolves})
+    assert list(errors) == ["ours", "before", "cuDNN"]
+    assert all(len(samples[who]) == ROUNDS and samples[who].min() > 0 for who in errors)
+    with pytest.raises(cuda.WrongResultError, match="before is inf units"):
+        card.measure(CASE, arrays, {"ours": convolves, "before": lambda: None})
 
 
 def test_ceilings_are_rates(on_cpu, monkeypatch):
