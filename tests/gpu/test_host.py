@@ -216,8 +216,9 @@ def test_epilogue_follows_the_arrays_and_loads_stay(recorder, device_array, arra
     made(x, w, residual=y, out=y)
     made(x, w, device_array((1 << 21) + 2, (64,)), out=y)
     made(x, w, device_array(1 << 21, (64,)), out=y)
+    made(x, w, residual=device_array((1 << 22) + 2, (2, 8, 8, 64)), out=y)
     assert made.engine.variant.packed and made.engine.variant.plain
-    assert len(recorder["cuTensorMapEncode"]) == 8  # a pair for each kernel
+    assert len(recorder["cuTensorMapEncode"]) == 10  # a pair for each kernel
     assert {config.blockDimX for config, *_ in recorder["cuLaunchKernelEx"]} == {
         made.engine.variant.threads
     }
@@ -228,6 +229,7 @@ def test_epilogue_follows_the_arrays_and_loads_stay(recorder, device_array, arra
         (True, True, False),
         (False, False, True),  # a bias at an odd element is not read in pairs
         (True, False, True),
+        (False, True, False),  # a residual is read 16 bytes at a time too
     ]
 
 

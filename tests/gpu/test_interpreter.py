@@ -308,10 +308,32 @@ def production_case(v):
     return Case(images, c, k, groups, stride=step, padding=((1, 1), (1, 0)), **options)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("producer", "consumer", "number"), [("cp_async", "mma", 80), ("tma", "wgmma", 90)]
+)
+def test_one_whole_tile_of_production(producer, consumer, number):
+    """The largest one: tiles of the families have fewer row tiles a warp, and fewer columns."""
+    found = [
+        v
+        for v in production_variants("bfloat16", plain=False)
+        if (v.producer, v.consumer, v.strip, v.band) == (producer, consumer, None, None)
+    ]
+    v = max(found, key=lambda v: v.tile_m * v.tile_n)
+    assert (v.tile_m, v.tile_n) == (128, 128 if consumer == "mma" else 256)
+    layouts = {"layout": "NHWC", "weight_layout": "KRSC"}
+    size, padding = (8, v.tile_m // 8), ((0, 0), (1, 0))
+    case = Case(1, v.tile_c, v.tile_n, size=size, kernel=(1, 2), padding=padding, **layouts)
+    equals_oracle(case, v, number)
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("number", "v"), list(production()))
 def test_production_tile_equals_oracle(number, v):
-    case = production_case(v)
+    equals_oracle(production_case(v), v, number)
+
+
+def equals_oracle(case, v, number):
     limits = (float(CLAMP), -np.inf, np.inf)
     plan = choose(problem_of(case, v.dtype), KNOWN[number], variant=v, activation=limits)
     plan = with_epilogue(plan, True, True)

@@ -149,7 +149,7 @@ def test_leaky_relu():
     np.testing.assert_array_equal(y, loaded(stored(expected, dtype), dtype))
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", SMOOTH)
 def test_smooth_activations(activation):
     y, expected, _ = run("fma", 0, "NHWC", activation, integers=False)
