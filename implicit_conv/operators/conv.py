@@ -32,6 +32,7 @@ from implicit_conv.problem.operand_checks import check_dtypes
 from implicit_conv.problem.options import (
     COMPLEX_PARTS,
     DTYPES,
+    GPU_DTYPES,
     Activation,
     Algorithm,
     Layout,
@@ -298,7 +299,7 @@ def _plan_on_gpu(shapes: tuple[Shape, Shape], dtypes: tuple[Any, Any], options: 
         **options.part(("activation", "out_dtype", "precision", "algorithm")),
         convolution=tuple(options.part((*WINDOW, *LAYOUTS)).items()),
     )
-    check_dtypes(*map(dtype_name, dtypes))
+    check_dtypes(*map(dtype_name, dtypes), GPU_DTYPES)
     assert options.device is not None
     return Plan(gpu_plan(*shapes, dtypes[0], request, options.device))
 

@@ -1,5 +1,6 @@
 """Where arrays are computed: by their memory, by device=, by settings; on a recorded driver."""
 
+import re
 import subprocess
 import sys
 import weakref
@@ -179,9 +180,13 @@ def test_memory_errors_reach_the_caller(recorder):
         conv2d(np.ones((1, 1, 4, 4), np.float32), np.ones((1, 1, 3, 3), np.float32), device="cuda")
 
 
-def test_dtypes_that_no_kernel_has_are_refused():
-    with pytest.raises(DTypeError, match=r"float64 is not supported; .*convert"):
-        plan_conv2d((1, 8, 6, 6), (8, 8, 3, 3), "float64", device="sm_90a")
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "float64", "complex64"])
+def test_dtypes_that_no_kernel_has_are_told_one_that_a_kernel_has(dtype):
+    shapes = (1, 8, 6, 6), (8, 8, 3, 3)
+    with pytest.raises(DTypeError, match=f"{dtype} is not supported; .*convert") as caught:
+        plan_conv2d(*shapes, dtype, device="sm_90a")
+    (told,) = set(re.findall(r"astype\('(\w+)'\)", str(caught.value)))
+    plan_conv2d(*shapes, told, device="sm_90a")
 
 
 def test_numpy_arrays_never_touch_the_gpu():
