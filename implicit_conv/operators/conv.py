@@ -299,7 +299,7 @@ def _plan_on_gpu(shapes: tuple[Shape, Shape], dtypes: tuple[Any, Any], options: 
         **options.part(("activation", "out_dtype", "precision", "algorithm")),
         convolution=tuple(options.part((*WINDOW, *LAYOUTS)).items()),
     )
-    check_dtypes(*map(dtype_name, dtypes), GPU_DTYPES)
+    check_dtypes(dtype_name(dtypes[0]), dtype_name(dtypes[1]), GPU_DTYPES)
     assert options.device is not None
     return Plan(gpu_plan(*shapes, dtypes[0], request, options.device))
 
