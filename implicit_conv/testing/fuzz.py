@@ -11,7 +11,7 @@ from implicit_conv.cpu.machine.arch import BFLOAT16, cpu_arch
 from implicit_conv.testing import loop
 from implicit_conv.testing.check import check
 from implicit_conv.testing.draw import Deck
-from implicit_conv.testing.loop import Source, Tally
+from implicit_conv.testing.loop import ROUNDS, Source, Tally
 from implicit_conv.testing.trial import Trial
 
 LEAST = 3  # kinds, from which a run proves something
@@ -19,7 +19,8 @@ LEAST = 3  # kinds, from which a run proves something
 
 def fuzz(deck: Deck, seconds: float = math.inf, problems: float = math.inf) -> int:
     """Compute the trials of a deck for `seconds`, or `problems` of them, and print what was
-    computed; see `compute`.
+    computed; see `compute`. With fewer than LEAST kinds it goes on, up to ROUNDS times as long: how
+    many there are depends on the machine and on kernels that are compiled.
 
     Returns
     -------
@@ -27,8 +28,10 @@ def fuzz(deck: Deck, seconds: float = math.inf, problems: float = math.inf) -> i
         0, 1 after a wrong result, an error or a crash, or if too few kinds were computed in the
         time, or 130 after Ctrl-C.
     """
-    tally = compute(deck, seconds, problems)
-    few = tally.kinds < LEAST and tally.computed < problems
+    tally, rounds, few = Tally(), 0, True
+    while not rounds or (few and not tally.status and rounds < ROUNDS):
+        tally, rounds = tally + compute(deck, seconds, problems - tally.computed), rounds + 1
+        few = tally.kinds < LEAST and tally.computed < problems
     outcome = "interrupted" if tally.interrupted else "all right"
     if tally.failed:
         outcome = f"{counted(tally.failed, 'problem')} failed"

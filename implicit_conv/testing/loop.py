@@ -13,6 +13,7 @@ from implicit_conv.testing.worker import Worker
 
 INTERRUPTED = 130  # exit status of a program that Ctrl-C ended
 MOST_FAILURES = 20  # a run ends after so many
+ROUNDS = 8  # so many times as long a run goes on, while it has too few of some kind
 Item = TypeVar("Item")
 
 

@@ -26,6 +26,7 @@ from implicit_conv.testing.coverage import VALUES as DIMENSIONS
 from implicit_conv.testing.coverage import Coverage, values_of
 from implicit_conv.testing.draw import ROUND, Deck, Dice, draw_kind, trial_of
 from implicit_conv.testing.fuzz import fuzz, program
+from implicit_conv.testing.loop import Tally
 from implicit_conv.testing.methods import NAMES, chosen, offered
 from implicit_conv.testing.operators import OPERATORS, function
 from implicit_conv.testing.storage import STORAGES, WRITABLE, stored
@@ -211,6 +212,20 @@ def test_too_few_kinds_are_no_proof(capsys):
     assert (
         "too few, 3 kinds at least say something: give it more --seconds" in capsys.readouterr()[0]
     )
+
+
+def test_a_run_goes_on_until_it_has_kinds_enough(monkeypatch, capsys):
+    """Kernels that take long to compile leave time for one kind in each round."""
+    rounds = []
+
+    def compute(deck, seconds, problems):
+        rounds.append(problems)
+        return Tally(computed=5, kinds=1, seconds=seconds)
+
+    monkeypatch.setattr("implicit_conv.testing.fuzz.compute", compute)
+    assert fuzz(Deck(7, 1), seconds=2.0, problems=100) == 0
+    assert rounds == [100, 95, 90]
+    assert "15 problems of 3 kinds in 6 s" in capsys.readouterr().out
 
 
 def test_trials_have_every_option():

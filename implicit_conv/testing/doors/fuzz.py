@@ -12,14 +12,13 @@ from typing import Any, Protocol
 from implicit_conv.cpu.candidates.phrases import count
 from implicit_conv.errors import UsageError, install
 from implicit_conv.testing.families import Dice
-from implicit_conv.testing.loop import Source, Tally, compute
+from implicit_conv.testing.loop import ROUNDS, Source, Tally, compute
 from implicit_conv.testing.ways import Kinds
 
 DOORS = ("converted", "dask", "jax", "ndimage", "signal", "torch")
 PROGRAMS = 40  # of a kind; the others of the kind of one that fails are left out
 DRAWN = 8  # programs of which one is dealt
 LEAST = 5  # programs of each kind of call, and way to run it, from which a run proves something
-ROUNDS = 8  # so many times as long a run goes on, while it has too few
 MOST_SECONDS = 60.0  # of a program; a longer one hangs
 
 
