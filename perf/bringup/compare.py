@@ -12,8 +12,9 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -199,7 +200,7 @@ def compared(
     """Compare on a card; the report is also written to `path` while it grows."""
     began = clock()
     report = Report(card.gpu.facts(), kit.about)
-    problems = sorted(kit.of_step("problems"), key=lambda launch: launch.name.split()[::-1])
+    problems = by_turns(kit.of_step("problems"))
     for number, launch in enumerate(problems):
         if clock() - began > VALUES_SECONDS:
             report.failures["values"] = f"{len(problems) - number} problems did not fit in the time"
@@ -220,6 +221,16 @@ def compared(
                 report.failures[layer] = str(error)
         report.save(path)
     return report
+
+
+def by_turns(launches: Iterable[Launch]) -> list[Launch]:
+    """The first launch of each kernel, then the second of each, and so on."""
+    turns: Counter[str] = Counter()
+    ranked = []
+    for launch in launches:
+        turns[launch.image] += 1
+        ranked.append((turns[launch.image], launch))
+    return [launch for _, launch in sorted(ranked, key=itemgetter(0))]
 
 
 def layers(kit: Kit) -> dict[str, dict[str, Launch]]:

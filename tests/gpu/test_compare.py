@@ -158,6 +158,11 @@ def test_what_a_slow_card_has_no_time_for_is_named(drill):
     assert report.sums()[0].startswith("3 of 53 layers")
 
 
+def test_each_kernel_has_a_problem_before_one_has_two():
+    launches = [replace(kit_of().launches[0], image=image) for image in "aaabbc"]
+    assert [launch.image for launch in compare.by_turns(launches)] == list("abcaba")
+
+
 def test_a_kernel_that_never_ends_leaves_what_was_measured_before_it(tmp_path, monkeypatch):
     output = tmp_path / "h200.json"
 
