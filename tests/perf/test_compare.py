@@ -115,7 +115,7 @@ def plant(tree, code):
 
 
 @pytest.mark.slow
-def test_a_gross_slowdown_is_seen_end_to_end(tmp_path):
+def test_a_gross_slowdown_is_seen_end_to_end(tmp_path, quiet):
     """Calls that take 50 % longer, which no noise of a shared machine hides."""
     output = tmp_path / "compare.json"
     with tree("HEAD", tmp_path) as head, tree("HEAD", tmp_path) as planted:
@@ -135,7 +135,7 @@ conv2d = lambda x, w, **options: _conv2d(x, 2 * w, **options)
 
 
 @pytest.mark.slow
-def test_a_side_that_computes_something_else_is_refused(tmp_path, capsys):
+def test_a_side_that_computes_something_else_is_refused(tmp_path, quiet, capsys):
     with tree("HEAD", tmp_path) as head, tree("HEAD", tmp_path) as wrong:
         plant(wrong, WRONG)
         options = ["--suite", "small", "--layer", "6-16", "--cache", str(tmp_path / "cache")]
