@@ -35,8 +35,9 @@ from perf.networks import all_resnet50
 
 OURS, BEFORE, RIVAL = "ours", "before", "cuDNN"
 STEPS = {OURS: "rates", BEFORE: "before"}  # of a kit, with the layers of each
-SECONDS, VALUES_SECONDS = 400, 60  # for all, and for the values alone
+SECONDS, VALUES_SECONDS = 300, 60  # for values and layers, and for the values alone
 GRACE = 30  # seconds after SECONDS until a process that still measures is stopped
+PROFILE_SECONDS = 75  # of a profile
 PROFILES = [name for name in TOOLS if name.startswith("profile")]
 ROUNDS = 5
 # RuntimeError is torch's, for a card that a kernel has left unusable.
@@ -187,7 +188,7 @@ def run(path: Path, output: Path) -> Report:
         report.failures["the process"] = "\n".join([why, *done.output.splitlines()[-8:]])
     for name in PROFILES:
         try:
-            report.profiles[name] = watched(name, path)
+            report.profiles[name] = watched(name, path, PROFILE_SECONDS)
         except (NotRunError, WrongError) as error:
             report.profiles[name] = [str(error)]
     report.save(output)

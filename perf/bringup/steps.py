@@ -245,8 +245,9 @@ def _tool(name: str, path: Path, device: Any) -> list[str]:
     return watched(name, path)
 
 
-def watched(name: str, path: Path) -> list[str]:
-    """What one of TOOLS prints while it watches items of the kit at `path`, in another process.
+def watched(name: str, path: Path, seconds: float = TOOL_SECONDS) -> list[str]:
+    """What one of TOOLS prints while it watches items of the kit at `path`, in another process that
+    may take so many seconds.
 
     Raises
     ------
@@ -261,7 +262,7 @@ def watched(name: str, path: Path) -> list[str]:
         raise NotRunError(f"{program} is not on the PATH")
     module = ("perf.bringup", "step", str(path), step, "gpu", "--match", match)
     prefix = (found, *options)
-    done = run_module(*module, "--count", str(count), seconds=TOOL_SECONDS, prefix=prefix)
+    done = run_module(*module, "--count", str(count), seconds=seconds, prefix=prefix)
     lines = [f"| {line}" for line in done.output.splitlines()]
     if done.status != 0:
         raise WrongError(f"{name} ended with {done.status}", lines)
