@@ -1,8 +1,8 @@
 """How tests are collected and run; fixtures that poison scratch memory and choose a method.
 
 With ``-m gpu`` only tests/gpu is collected: a GPU machine need not have what others import. With
-``-m exhaustive`` hypothesis draws many more examples. Where xdist is installed, and no files are
-named, tests run on all cores.
+``-m slow`` tests draw more examples, and with ``-m exhaustive`` many. Where xdist is installed, and
+no files are named, tests run on all cores.
 """
 
 import ctypes
@@ -18,8 +18,10 @@ WORKERS = 8  # processes at most: each one needs up to 2 GB
 
 
 def pytest_configure(config):
-    """Draw many examples where the exhaustive tests are asked for."""
-    sampling.EXHAUSTIVE = config.getoption("markexpr") == "exhaustive"
+    """Draw more examples where the slow or the exhaustive tests are asked for, and no others."""
+    words = config.getoption("markexpr").split()
+    sampling.SLOW = words[:1] == ["slow"] and "or" not in words
+    sampling.EXHAUSTIVE = words == ["exhaustive"]
 
 
 @pytest.hookimpl(tryfirst=True)

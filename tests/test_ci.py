@@ -27,6 +27,7 @@ def imported_packages():
     return {name.partition(".")[0] for name in names} - ours
 
 
+@pytest.mark.slow
 def test_mypy_is_told_of_every_package_that_may_be_missing_or_typed():
     """Else mypy is red where one is missing, or where one is installed that has types."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]["overrides"]

@@ -197,6 +197,7 @@ def test_a_plan_tells_what_it_leaves_out():
     assert "read padding alone" not in plan_conv2d(*shapes, **options).explain()
 
 
+@pytest.mark.slow
 @sampled
 def test_integers_are_exact_on_every_kernel(capsys):
     """Small integers sum exactly in any order: equal to the last bit, every element written.

@@ -228,6 +228,7 @@ def test_a_run_goes_on_until_it_has_kinds_enough(monkeypatch, capsys):
     assert "15 problems of 3 kinds in 6 s" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_trials_have_every_option():
     kinds = [draw_kind(0, number) for number in range(300)]
     trials = [

@@ -55,6 +55,7 @@ def chains():
             yield pytest.param(page, chain, id=f"{page.relative_to(ROOT)}:{number}")
 
 
+@pytest.mark.slow  # .ci/replay runs them
 @pytest.mark.parametrize(("page", "blocks"), list(chains()))
 def test_blocks_run_as_pasted(page, blocks, tmp_path):
     (tmp_path / "blocks").write_text("\0".join(blocks), encoding="utf-8")

@@ -124,6 +124,7 @@ def rehearse(kit, folder):
     return path.with_suffix(".txt").read_text(), done.returncode
 
 
+@pytest.mark.slow
 def test_a_rehearsal_without_numba_and_compilers_is_right(tmp_path):
     report, status = rehearse(small_kit(), tmp_path)
     assert status == 0 and "Nothing has failed so far." in report

@@ -98,7 +98,7 @@ def extreme(case, x, w, which):
 
 
 @pytest.mark.parametrize("path", PATHS)
-@examples(12, 4000)
+@examples(6, 4000, 12)
 @given(
     case=cases(),
     seed=st.integers(0, 2**31),

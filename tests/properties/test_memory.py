@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sampling import count, sampled
+from sampling import count, resampled
 
 import implicit_conv
 from implicit_conv.arrays.arrays import numpy_dtype
@@ -31,13 +31,13 @@ from implicit_conv.testing.guard import guarded
 
 WINOGRAD = ("winograd_f2", "winograd_f4", "winograd_f6", "winograd_f2_stride2")
 ALGORITHMS = [("implicit_gemm",), ("pointwise", "depthwise"), WINOGRAD]  # of one child each
-PROBLEMS = count(70, 300)  # of each algorithm
+PROBLEMS = count(25, 300, 70)  # of each algorithm
 DTYPES = ("float32", "float32", "float64", "float16", "bfloat16")
 PAGE = mmap.PAGESIZE
 SUPPORT = Path(__file__).parents[1] / "support"
 
 
-@sampled
+@resampled
 @pytest.mark.skipif(os.name != "posix", reason="pages are made inaccessible by mprotect")
 @pytest.mark.parametrize("side", ["begin", "end"])
 @pytest.mark.parametrize("algorithms", ALGORITHMS, ids=lambda names: names[0])

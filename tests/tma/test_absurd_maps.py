@@ -45,7 +45,7 @@ def changed(value):
 modes = st.sampled_from(sorted(MAPS))
 
 
-@examples(300, 20_000)
+@examples(100, 20_000, 300)
 @given(mode=modes, data=st.data())
 def test_maps(mode, data):
     """What a map refuses, the linter finds."""
@@ -62,7 +62,7 @@ def test_maps(mode, data):
         assert not any(found.severity == "error" for found in findings)
 
 
-@examples(200, 10_000)
+@examples(70, 10_000, 200)
 @given(data=st.data())
 def test_tiled_maps(data):
     """What a tiled map refuses, the linter finds; what it accepts, it loads."""
@@ -80,7 +80,7 @@ def test_tiled_maps(data):
         assert walked is None or len(walked) == made.rows()
 
 
-@examples(200, 10_000)
+@examples(70, 10_000, 200)
 @given(mode=modes, data=st.data())
 def test_arguments_of_the_driver(mode, data):
     arguments = MAPS[mode].arguments
@@ -89,7 +89,7 @@ def test_arguments_of_the_driver(mode, data):
     answer(tma.lint, given, **load, words=arguments)
 
 
-@examples(200, 10_000)
+@examples(70, 10_000, 200)
 @given(mode=modes, data=st.data())
 def test_loads(mode, data):
     """All functions refuse the same loads."""
@@ -106,7 +106,7 @@ def test_loads(mode, data):
     assert len(walked) == len(rows)
 
 
-@examples(100, 2000)
+@examples(40, 2000, 100)
 @given(mode=modes, dst=st.sampled_from(EDGES), data=st.data())
 def test_destinations_and_stores(mode, dst, data):
     m = MAPS[mode]
@@ -119,7 +119,7 @@ def test_destinations_and_stores(mode, dst, data):
     answer(tma.store, store, y, coords=coords, rows=rows)
 
 
-@examples(100, 2000)
+@examples(40, 2000, 100)
 @given(data=st.data())
 def test_drawings(data):
     """A picture of an absurdly large tensor is refused before it is drawn."""
@@ -135,7 +135,7 @@ def test_drawings(data):
     assert text is None or len(text) < 100 * CELLS_MAX
 
 
-@examples(200, 10_000)
+@examples(70, 10_000, 200)
 @given(data=st.data(), mode=st.sampled_from(["im2col", "w", "w128", "w_sm90"]))
 def test_lowerings(data, mode):
     sizes = data.draw(changed({"n": 2, "h": 9, "w": 9, "r": 3, "s": 3}))

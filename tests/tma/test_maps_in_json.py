@@ -10,7 +10,7 @@ import types
 import jsonschema
 import pytest
 from hang import no_hang
-from sampling import count, sampled
+from sampling import count, resampled
 from text_mutants import mutated
 
 from implicit_conv import tma
@@ -127,7 +127,7 @@ def test_control_characters_of_a_file_do_not_reach_the_terminal(tmp_path, capsys
     assert status and "[2J" in out + error and not set("\x1b\x07") & set(out + error)
 
 
-@sampled
+@resampled
 def test_changed_texts(tmp_path, capsys):
     """Findings, or an error that names the file; nothing else is raised."""
     problem = {"x": [8, 9, 14, 64], "w": [64, 3, 3, 64], "padding": [1, 1], "stride": 2}
@@ -135,7 +135,7 @@ def test_changed_texts(tmp_path, capsys):
     arguments = json.loads(json.dumps(MAPS["w"].arguments))
     texts = [json.dumps(x) for x in ({**FIELDS, **load}, {**FIELDS, "problem": problem}, arguments)]
     rng, file, statuses = random.Random(0), tmp_path / "map.json", [0, 0, 0]
-    for number in range(count(400, 20_000)):
+    for number in range(count(100, 20_000, 400)):
         text = mutated(texts[number % len(texts)], rng)
         file.write_text(text, "utf-8")
         with no_hang():

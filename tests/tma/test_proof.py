@@ -8,13 +8,13 @@ import random
 from collections import Counter
 
 import numpy as np
-from sampling import count, sampled
+from sampling import count, resampled
 
 from implicit_conv import tma
 from implicit_conv.problem.problem import Problem
 from implicit_conv.tma.run.lowering_choice import OPERATORS
 
-PROBLEMS = count(1200, 10_000)
+PROBLEMS = count(400, 10_000, 1200)
 MODES = ["im2col", "w", "w", "w_sm90", "w128"]
 
 
@@ -189,9 +189,10 @@ def check_weight_gradient(rng):
     np.testing.assert_array_equal(dw, np.tensordot(columns, read, axes=(0, 0)))
 
 
+@resampled
 def test_weight_gradient_through_shared_memory():
     rng = random.Random(8)
-    for _ in range(300):
+    for _ in range(count(100, 300, 300)):
         check_weight_gradient(rng)
 
 
@@ -219,7 +220,7 @@ def test_every_output_is_computed_once():
             assert not operand_rows(problem, "dgrad", ones, unreached).any()
 
 
-@sampled
+@resampled
 def test_shifted_views_reproduce_the_convolution():
     rng = random.Random(7)
     counts, midway, proved = Counter(), 0, 0

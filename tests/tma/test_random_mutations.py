@@ -104,7 +104,7 @@ def outcome(given, change):
 @pytest.mark.parametrize(
     "count",
     [
-        1000,
+        300,
         pytest.param(3000, marks=pytest.mark.slow),
         pytest.param(10000, marks=pytest.mark.exhaustive),
     ],

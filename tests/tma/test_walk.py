@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from sampling import examples
 
 from implicit_conv import tma
 from implicit_conv.kernels import walk as steps
@@ -72,8 +73,8 @@ def loads(draw):
     return map, (n, *fixed, w, 0), operands
 
 
+@examples(250, 4000, 1000)
 @given(loads())
-@settings(max_examples=1000, deadline=None)
 def test_walk_equals_closed_form(lab, load):
     map, coords, operands = load
     walked = tma.walk(map, coords, **operands)

@@ -140,6 +140,7 @@ def test_cache_warm_compiles_what_common_layers_need(tmp_path):
     assert warm.returncode == cold.returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="a terminal of Linux")
 def test_a_terminal_shows_that_kernels_are_compiled(tmp_path):
     """Once, and in no process that finds them."""

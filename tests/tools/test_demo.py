@@ -68,7 +68,7 @@ def test_a_quiet_demo_tells_ratios_and_what_they_are_of(photograph, capsys, dist
     assert photograph.with_name("out.png").stat().st_size > 10_000
 
 
-@pytest.mark.parametrize("texts", [(OTHERS,), ("", OTHERS)])
+@pytest.mark.parametrize("texts", [(OTHERS,), pytest.param(("", OTHERS), marks=pytest.mark.slow)])
 def test_a_disturbed_demo_tells_no_ratio_and_exits_with_3(photograph, capsys, disturbed, texts):
     disturbed(*texts)
     status, lines = printed(photograph, capsys)

@@ -13,7 +13,7 @@ from compiled import uncached
 from hypothesis import given
 from hypothesis import strategies as st
 from llvmlite import ir
-from sampling import examples, sampled
+from sampling import examples, resampled
 
 from implicit_conv.cpu.candidates import tiling
 from implicit_conv.cpu.machine import arch as arches
@@ -143,11 +143,11 @@ def cases(draw):
     )
 
 
-@sampled
+@resampled
 def test_emulated_tiles_are_exact_on_integers():
     """Blocks of any height, one and two vectors of filters, several blocks of channels."""
 
-    @examples(30, 80)
+    @examples(12, 80, 30)
     @given(
         case=cases(),
         seed=st.integers(0, 2**31),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from sampling import count, examples, sampled
+from sampling import count, examples, resampled
 
 from implicit_conv import PlanError, conv2d, plan_conv2d, plan_conv3d
 from implicit_conv.cpu.candidates.problem_views import spatial, ungrouped, widened
@@ -45,7 +45,7 @@ def cases(draw):
     return case
 
 
-@examples(120, 600)
+@examples(40, 600, 120)
 @given(
     case=cases(),
     seed=st.integers(0, 2**31),
@@ -149,9 +149,9 @@ def test_output_rows_that_share_image_rows_are_exact(taps, stride, size, padding
     np.testing.assert_array_equal(to_nchw(plan(*case.arrange(x, w)), "NHWC"), case.reference(x, w))
 
 
-@sampled
+@resampled
 @pytest.mark.parametrize(
-    ("stride", "dilation"), count([(1, 1), (2, 2)], [(1, 1), (1, 2), (2, 1), (2, 2)])
+    ("stride", "dilation"), count([(2, 2)], [(1, 1), (1, 2), (2, 1), (2, 2)], [(1, 1), (2, 2)])
 )
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("kernel", [(19, 35), (9, 3), (1, 90)])

@@ -54,7 +54,7 @@ def cases(draw):
     return case
 
 
-@examples(130, 400)
+@examples(50, 400, 130)
 @given(
     case=cases(),
     added=st.sets(st.sampled_from(["bias", "residual", "leaky_relu", "packed", "gaps"])),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from sampling import count, examples, sampled
+from sampling import count, examples, resampled
 
 from implicit_conv import PlanError, conv3d, conv3d_input_grad, plan_conv3d, plan_conv3d_input_grad
 from implicit_conv.arrays.arrays import numpy_dtype
@@ -81,10 +81,10 @@ def plan(case, algorithm, planes):
 PLANES = st.sampled_from([1, 2, 3, 7])
 
 
-@sampled
+@resampled
 @pytest.mark.parametrize("algorithm", EXACT)
 def test_f2_is_exact_on_small_integers(algorithm):
-    @examples(60, 400)
+    @examples(20, 400, 60)
     @given(case=cases(algorithm), seed=st.integers(0, 2**31), planes=PLANES)
     def check(case, seed, planes):
         x, w = case.inputs(seed, integers=True)
@@ -117,10 +117,10 @@ def scale(case, x, w, reach):
     )
 
 
-@sampled
+@resampled
 @pytest.mark.parametrize("algorithm", UNITS)
 def test_error_bound_on_ordinary_and_wild_inputs(algorithm):
-    @examples(20, 200)
+    @examples(8, 200, 20)
     @given(
         case=cases(algorithm, ("float32", "float64")),
         seed=st.integers(0, 2**31),
