@@ -41,14 +41,14 @@ def random_case(rng: np.random.Generator, family: Family, v: Variant) -> Case:
         layout, weight_layout = family.layouts[rng.integers(len(family.layouts))]
         pads = rng.integers(0, 4, 4)
         k_unit = 16 // v.itemsize if v.packed else 1
-        unit = 1 if v.producer == "elements" else 16 // v.itemsize
+        unit = v.alignment // v.itemsize
         columns = int(rng.integers(1 + v.folded, 5))
         channels = v.tile_c + int(rng.integers(1, v.tile_c))  # of a load: two channel blocks
         case = Case(
             N=int(rng.integers(1, 5)),
-            C=-(-channels // columns) if v.folded else _round(channels, unit),
+            C=_round(-(-channels // columns) if v.folded else channels, unit),
             K=_round(v.tile_n + int(rng.integers(1, v.tile_n)), k_unit),
-            groups=int(rng.choice(family.groups)),
+            groups=int(rng.choice((1,) if v.folded else family.groups)),
             size=(int(rng.integers(3, 10)), int(rng.integers(3, 14))),
             kernel=(int(rng.integers(1, 4)), columns),
             stride=(int(rng.integers(1, 4)), int(rng.integers(1, 4))),
