@@ -307,7 +307,8 @@ def production():
         for dtype in ("bfloat16", "float16", "float32"):
             found = {}
             for v in production_variants(dtype, plain=False):
-                key = v.mode, v.producer, v.consumer, v.permuted, v.descriptors, v.strip
+                how = v.producer, v.copy_bytes, v.folded
+                key = v.mode, *how, v.consumer, v.permuted, v.descriptors, v.strip
                 if targets.supports(v.target, KNOWN[number].cc):
                     found[key] = [*found.get(key, [])[:1], v]
             for v in dict.fromkeys(v for pair in found.values() for v in pair):
@@ -319,7 +320,8 @@ def production_case(v):
     options = {"size": (9, 14), "layout": "NHWC", "weight_layout": "KRSC"}
     if not v.strip:
         padding = ((1, 0), (1, 1))
-        return Case(2, v.tile_c + 8, v.tile_n + 8, kernel=(2, 3), padding=padding, **options)
+        channels = v.tile_c + v.copy_bytes // v.itemsize
+        return Case(2, channels, v.tile_n + 8, kernel=(2, 3), padding=padding, **options)
     step = (v.strip.stride, v.strip.stride)
     images = v.tile_m // (9 * 14) * v.strip.stride**2 + 1
     c, k = v.strip.group_c, v.strip.group_k

@@ -154,11 +154,10 @@ def _arrays(choice: Choice) -> Iterator[str]:
             "pack(w) does this once for all calls"
         )
     v = choice.variant
-    gemm = not (v.strip or v.band)
-    if v.producer == "elements" or v.copy_bytes < VECTOR_BYTES:
-        how = f"{v.copy_bytes} bytes at a time"
-        how = "element by element" if v.producer == "elements" else how
-        least = min(COPY_SIZES) if gemm and v.producer == "elements" else VECTOR_BYTES
+    if v.alignment < VECTOR_BYTES:
+        elements = v.producer == "elements"
+        least = VECTOR_BYTES if v.strip or v.band or not elements else min(COPY_SIZES)
+        how = "element by element" if elements else f"{v.copy_bytes} bytes at a time"
         yield (
             f"slower      x or w is not a channels-last array with a multiple of {least} bytes of "
             f"channels, so it is loaded {how}"
