@@ -46,9 +46,10 @@ LAUNCH_SECONDS = 5.2e-6  # between events, with a cold L2
 RATE_SHARE = 0.8  # of the peak of matrix instructions, clocks included
 FILL_BYTES_PER_CYCLE = 107  # of loads that hold up wgmma of 64 rows or columns in shared memory
 L2_BYTES_PER_CYCLE = 58
-# Of a warp, to issue a copy, or 16 bytes of elements. A copy of 4 or 8 bytes is taken to cost as
-# much as one of 16, which is the most: for 16 bytes of x, sm_80 issues 37 instructions with one
-# copy, 58 with two and 75 with four, while elements wait for memory before they are stored.
+# Of a warp, to issue a copy, or 16 bytes of elements, which wait for memory before they are stored.
+# A copy of 4 or 8 bytes is taken to cost as much as one of 16. No GPU has shown that, and it is
+# rather too much: for 16 bytes of x, sm_80 issues 37 instructions with one copy, 58 with two and 75
+# with four.
 COPY_CYCLES = {"tma": 0.0, "cp_async": 4.0, "elements": 40.0}
 COPY_WARPS = 4  # warps that issue copies at the same time, where threads compute addresses
 LATENCY_CYCLES = 1550  # from the request of a stage to its use
