@@ -79,8 +79,9 @@ def kernels() -> Iterator[tuple[str, Variant, tuple[int, int, str]]]:
     by_name["rows-mma"] = replace(rows, biased=True, residual=True)
     # The planner prefers descriptors, so it never chooses this one: A from registers, im2col loads.
     by_name["tma-wgmma-registers"] = replace(by_name["tma-wgmma"], descriptors=False)
-    # Nor this one, because the channels of the problem are a multiple of 16 bytes.
+    # Nor these, because the channels of the problem are a multiple of 16 bytes.
     by_name["folded-mma"] = replace(by_name["elements-mma"], folded=True)
+    by_name["cp_async-words"] = replace(by_name["cp_async-mma"], copy_bytes=4)
     for family in FAMILIES.values():
         for target in targets(family):
             number = int(target.strip("sm_a"))

@@ -31,7 +31,12 @@ from implicit_conv.kernels import sources
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.gpu.call import Call, Limits, pack
 from implicit_conv.kernels.gpu.compile import Kernel
-from implicit_conv.kernels.gpu.sizes import DUMP_DATA_AT, DUMP_THREADS, SWIZZLE_ATOM_BYTES
+from implicit_conv.kernels.gpu.sizes import (
+    DUMP_DATA_AT,
+    DUMP_THREADS,
+    SWIZZLE_ATOM_BYTES,
+    VECTOR_BYTES,
+)
 from implicit_conv.kernels.gpu.targets import supports
 from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.testing import Case
@@ -363,9 +368,9 @@ def _launch(
         maps = _promoted(activation_map(view, v), "x"), _promoted(filter_map(view, v), "w")
     output_bytes = int(np.prod(view.output_shape)) * v.itemsize
     arrays = _arrays(**{**sizes, "y": output_bytes})
-    if v.producer == "elements":
+    if v.alignment < VECTOR_BYTES:
         for what in ("x", "w"):
-            arrays[what]["offset"] = v.itemsize
+            arrays[what]["offset"] = v.alignment
     return Launch(
         step=step,
         name=name,

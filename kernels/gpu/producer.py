@@ -20,7 +20,7 @@ from implicit_conv.kernels.gpu import gmem, mbarrier, raster, ring, smem, tap_ta
 from implicit_conv.kernels.gpu.call import Ints, Params
 from implicit_conv.kernels.gpu.ptx import device, device_module
 from implicit_conv.kernels.gpu.ring import Rings
-from implicit_conv.kernels.gpu.sizes import ROW_ENTRY_BYTES
+from implicit_conv.kernels.gpu.sizes import ROW_ENTRY_BYTES, VECTOR_BYTES
 from implicit_conv.kernels.gpu.variant import Variant
 
 walk = device_module(plain_walk)
@@ -28,6 +28,7 @@ walk = device_module(plain_walk)
 # The first image row that a gemm_m row past the last reads: outside the image for every filter tap.
 NOWHERE = -(1 << 30)
 TABLE_BARRIER = 1  # the named barrier at which the producer warps meet
+BANK_LANES = 8  # lanes whose chunks of 16 bytes are all of the banks of shared memory
 
 
 @functools.cache
@@ -216,7 +217,7 @@ def make_thread_producer(v: Variant) -> Any:
             at = call.x + n * call.x_n + h * call.x_h + column * call.x_c
             to = walk.swizzle(stage + row * row_bytes + chunk * 16, mask)
             end = min(g.C - channel, g.W - column) * inside
-            copy_part(to, at, call.x_c, -column, end)
+            copy_part(to, at, call.x, call.x_c, -column, end)
 
     if v.folded:
         load_activation = load_folded
@@ -279,24 +280,55 @@ def make_copy_chunk(v: Variant) -> Any:
         smem.copy_quad(to, base + (at - base) * present, 16 * present)
 
     @device
-    def copy_elements(to: int, at: int, base: int, step: int, count: int) -> None:
-        copy_part(to, at, step, 0, count)
+    def copy_first(to: int, at: int, base: int, step: int, count: int) -> None:
+        copy_part(to, at, base, step, 0, count)
 
     @device
     def finish_elements(barrier: int) -> None:
         mbarrier.arrive(barrier, 1)
 
-    if v.producer == "cp_async":
-        return copy_async, mbarrier.arrive_after_copies
-    return copy_elements, finish_elements
+    if v.producer == "elements":
+        return copy_first, finish_elements
+    copy = copy_async if v.copy_bytes == VECTOR_BYTES else copy_first
+    return copy, mbarrier.arrive_after_copies
 
 
 @functools.cache
 def make_copy_part(v: Variant) -> Any:
-    """copy_part(to, at, step, start, end): copy elements `start` to `end` of a chunk.
+    """copy_part(to, at, base, step, start, end): copy elements `start` to `end` of a chunk.
 
-    The source is arbitrary, and the other elements are zeros. Each goes through a register, which
-    is slower than cp.async.
+    The other elements are zeros. `base` is a valid address, as of `make_copy_chunk`.
+    """
+    return make_copy_words(v) if v.copy_bytes < VECTOR_BYTES else make_copy_elements(v)
+
+
+def make_copy_words(v: Variant) -> Any:
+    """`make_copy_part` by copies of 4 or 8 bytes.
+
+    The address, all strides and the bytes of a pixel's channels are multiples of `copy_bytes`. So
+    `start` and `end` are, too, and a copy is read as a whole or not at all. Lanes whose chunks are
+    in the same banks begin with different parts of these.
+    """
+    size, elements = v.copy_bytes, v.copy_bytes // v.itemsize
+    copies = VECTOR_BYTES // size
+    copy = smem.copy_words(size)
+
+    @device
+    def copy_words(to: int, at: int, base: int, step: int, start: int, end: int) -> None:
+        first = warp.lane() // BANK_LANES % copies
+        for number in range(copies):
+            part = number ^ first
+            present = (start <= part * elements) & (part * elements < end)
+            source = base + (at + part * size - base) * present
+            copy(to + part * size, source, size * present)
+
+    return copy_words
+
+
+def make_copy_elements(v: Variant) -> Any:
+    """`make_copy_part` from any source. Each element goes through a register.
+
+    That is slower than cp.async.
     """
     itemsize = v.itemsize
     load = gmem.load(itemsize, True)
@@ -314,7 +346,7 @@ def make_copy_part(v: Variant) -> Any:
         return bits | element(at, step, start, end, number + 1) << 16
 
     @device
-    def copy_part(to: int, at: int, step: int, start: int, end: int) -> None:
+    def copy_elements(to: int, at: int, base: int, step: int, start: int, end: int) -> None:
         words = (
             word(at, step, start, end, 0),
             word(at, step, start, end, 4 // itemsize),
@@ -323,4 +355,4 @@ def make_copy_part(v: Variant) -> Any:
         )
         smem.store_quad(to, words)
 
-    return copy_part
+    return copy_elements

@@ -111,3 +111,13 @@ def copy_quad(smem: int, gmem: int, size: int) -> None:
 
     PTX ISA 9.7.9.25.3, PTX 7.0, sm_80.
     """
+
+
+@instructions
+def copy_words(size: int) -> tuple[str, Asm]:
+    """``cp.async.ca``: write 4 or 8 bytes (`size`), of which `count` are copied, the rest zero.
+
+    PTX ISA 9.7.9.25.3, PTX 7.0, sm_80.
+    """
+    text = f"cp.async.ca.shared.global [$0], [$1], {size}, $2;"
+    return "smem gmem count", Asm(text, "rlr")

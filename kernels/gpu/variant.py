@@ -9,6 +9,7 @@ from implicit_conv.kernels.geometry import CLAMP
 from implicit_conv.kernels.gpu.sizes import (
     CHUNK_COLUMNS,
     CHUNK_ROWS,
+    COPY_SIZES,
     ITEMSIZES,
     STAGING_BYTES,
     VECTOR_BYTES,
@@ -139,6 +140,7 @@ class Variant:
     strip: Strip | None = None  # what a thread of "direct" computes
     band: Rows | None = None  # what "rows" has compiled in
     resident: int = 1  # blocks of a multiprocessor: one stores while another multiplies
+    copy_bytes: int = VECTOR_BYTES  # of a cp.async
 
     def __post_init__(self) -> None:
         for rule, holds in _rules(self):
@@ -154,6 +156,11 @@ class Variant:
     def itemsize(self) -> int:
         """Bytes of an element of x, w and y."""
         return ITEMSIZES[self.dtype]
+
+    @property
+    def alignment(self) -> int:
+        """Bytes of which addresses and strides of x and w need be multiples at most."""
+        return self.itemsize if self.producer == "elements" else self.copy_bytes
 
     @property
     def tile_c(self) -> int:
@@ -271,6 +278,7 @@ class Variant:
         loads = {"im2col": "im2col", "w": "im2col-w (permuted)" if self.permuted else "im2col::w"}
         source = " by descriptor" if self.descriptors else ""
         loader = {"tma": "TMA", "cp_async": "cp.async", "elements": "element"}[self.producer]
+        loader = f"{self.copy_bytes}-byte {loader}" if self.copy_bytes < VECTOR_BYTES else loader
         loader = f"folded {loader}" if self.folded else loader
         tile = f"{self.tile_m}x{self.tile_n}x{self.tile_c}"
         return f"{loader} {loads[self.mode]} + {self.consumer}{source} {self.dtype} {tile}"
@@ -351,7 +359,14 @@ def _gemm_rules(v: Variant) -> Iterator[tuple[str, bool]]:
         (v.consumer == "fma") == (v.itemsize == 4),
     )
     yield "the w walk is loaded by tensor copies", v.mode != "w" or v.producer == "tma"
-    yield "folded loads go element by element", v.producer == "elements" or not v.folded
+    yield (
+        f"a copy has {COPY_SIZES} bytes, less than 16 by cp.async alone; not {v.copy_bytes}",
+        v.copy_bytes in (COPY_SIZES if v.producer == "cp_async" else (VECTOR_BYTES,)),
+    )
+    yield (
+        "folded loads go by elements or copies of less than 16 bytes",
+        v.producer == "elements" or v.copy_bytes < VECTOR_BYTES or not v.folded,
+    )
     yield "only the w walk has permuted axes", v.mode == "w" or not v.permuted
     yield "slots of the w walk are no pixels of one stride", v.mode != "w" or not v.linear
     yield "a pixel's row is 64 or 128 bytes, a swizzle span", v.row_bytes in (64, 128)

@@ -19,6 +19,7 @@ from implicit_conv.gpu.plan.layout import buffers, region_names
 from implicit_conv.gpu.plan.maps import activation_map, filter_map
 from implicit_conv.gpu.run.launch import NOWHERE, DeviceArray, arguments
 from implicit_conv.kernels.gpu.call import pack
+from implicit_conv.kernels.gpu.sizes import VECTOR_BYTES
 from implicit_conv.kernels.gpu.variant import Variant
 from perf.bringup.emulated import encoded
 
@@ -61,6 +62,7 @@ def interpret(
     *,
     blocks: int | None = None,
     in_place: bool = False,
+    gap: int = 0,
     **options: Any,
 ) -> Array:
     """y of `choice` for C-contiguous arrays in the view's layouts.
@@ -75,6 +77,8 @@ def interpret(
         Blocks of the grid; where there are more tiles, a block visits several of them.
     in_place : bool
         y is written over the residual.
+    gap : int
+        Elements that follow the channels of each pixel of x and tap of w, all NaN.
     options
         Those of `ptx.Launch`: seed, flaky, watch, limit.
 
@@ -90,8 +94,9 @@ def interpret(
     memory, v, view = ptx.Memory(), choice.variant, choice.view
     if (v.biased, v.residual) != (bias is not None, residual is not None):
         raise ValueError(f"biased {v.biased}, residual {v.residual}: other arrays are given")
-    offset = v.itemsize if v.producer == "elements" else 0
-    x_at, w_at, z = _put(memory, x, offset), _put(memory, w, offset), _put(memory, residual, 0)
+    offset = v.alignment % VECTOR_BYTES
+    x_at, w_at = _put(memory, x, offset, gap), _put(memory, w, offset, gap)
+    z = _put(memory, residual)
     y = np.full(view.output_shape, 0xFF, np.uint8).repeat(v.itemsize, axis=-1)
     if in_place and residual is not None:
         y = np.ascontiguousarray(residual).copy().reshape(-1).view(np.uint8)
@@ -119,10 +124,12 @@ def interpret(
     return y.reshape(-1).view(kind).reshape(view.output_shape)
 
 
-def _put(memory: ptx.Memory, array: Array | None, offset: int) -> DeviceArray:
+def _put(memory: ptx.Memory, array: Array | None, offset: int = 0, gap: int = 0) -> DeviceArray:
     if array is None:
         return NOWHERE
-    copy = np.ascontiguousarray(array).copy()
+    nan = np.nan if array.dtype == np.float32 else 0x7FFF  # of bfloat16 and of float16
+    copy = np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, gap)], constant_values=nan)
+    copy = np.ascontiguousarray(copy)
     return DeviceArray(memory.put(copy, offset), packed_strides(copy.shape, copy.itemsize))
 
 

@@ -116,7 +116,7 @@ def other_epilogues():
 
 
 def other_families():
-    """Plain im2col with A in registers, which only tests use, and folded columns."""
+    """Plain im2col with A in registers, which only tests use, folded columns, and short copies."""
     for number in families.GENERATIONS:
         for v in plannable(number, "bfloat16"):
             if family_name(v) == "elements-mma":
@@ -127,6 +127,19 @@ def other_families():
                     id=f"sm_{number} {v.name}, folded",
                     marks=() if largest else pytest.mark.exhaustive,
                 )
+    for number in families.GENERATIONS:
+        for dtype in ("bfloat16", "float32"):
+            for v in plannable(number, dtype):
+                for size, folded in ((4, False), (8, False), (4, True), (8, True)):
+                    if v.producer == "cp_async":
+                        quick = v.tile_n == 128 and size == 4 and not folded
+                        short = replace(v, copy_bytes=size, folded=folded)
+                        yield pytest.param(
+                            number,
+                            short,
+                            id=f"sm_{number} {short.name}",
+                            marks=() if quick else pytest.mark.exhaustive,
+                        )
     for v in plannable(90, "bfloat16"):
         if family_name(v) == "tma-wgmma":
             largest = v.tile_n == 256
@@ -284,6 +297,7 @@ CHOICES = {
     "gmem.store": [(2,), (4,)],
     "gmem.to_float": [("float16",), ("bfloat16",), ("float32",)],
     "gmem.from_float": [("float16",), ("bfloat16",), ("float32",)],
+    "smem.copy_words": [(4,), (8,)],
     "smem.load_quads": [(3, 256)],
     "smem.ldmatrix": [(2, 2048)],
     "smem.store_tiles": [(4, 144)],

@@ -84,7 +84,7 @@ def test_explain_tells_each_rung_of_the_table(device):
 
 
 def test_nothing_is_claimed_of_hardware_without_a_run():
-    """Only on an H100 has anything run, and there each family that it has kernels for."""
-    ran = [rung for rung in ladder() if rung.hardware != NOT_RUN]
-    assert {rung.target for rung in ran} == {"sm_90a"}
-    assert len(ran) == len(HARDWARE) == sum(rung.target == "sm_90a" for rung in ladder())
+    """Only on sm_90a has anything run, and there each family but the youngest."""
+    ran = {(rung.family, rung.target) for rung in ladder() if rung.hardware != NOT_RUN}
+    able = {(rung.family, rung.target) for rung in ladder() if rung.target == "sm_90a"}
+    assert ran == set(HARDWARE) == able - {("cp_async-words", "sm_90a")}

@@ -13,7 +13,9 @@ from implicit_conv.gpu.plan.candidate import fold_rule, gpu_geometry
 from implicit_conv.gpu.plan.explain import explain
 from implicit_conv.gpu.plan.planner import choose
 from implicit_conv.gpu.plan.trace import trace
+from implicit_conv.gpu.run.engine import GpuEngine
 from implicit_conv.gpu.run.launch import fold_misfit
+from implicit_conv.operators.plan import Plan
 from implicit_conv.testing import Case, to_nchw
 from implicit_conv.testing.gpu.problems import loaded, problem_of, stored, with_epilogue
 from perf.bringup.interpret import interpret, ptx_of
@@ -85,6 +87,34 @@ def test_gaps_in_a_row_are_refused():
     padded = whole._replace(strides=(3520, 176, 8, 2))
     assert fold_misfit(whole, 2) == ""
     assert "leave gaps in a row" in fold_misfit(padded, 2)
+
+
+@pytest.mark.parametrize(
+    ("channels", "address", "strides", "loader"),
+    [
+        (6, 4100, None, "folded 4-byte cp.async"),
+        (6, 4098, None, "folded element"),
+        (6, 4100, 7, "element"),
+        (6, 4100, 8, "4-byte cp.async"),
+        (6, 4096, 8, "4-byte cp.async"),
+        (5, 4096, 8, "element"),
+        (4, 4096, 12, "8-byte cp.async"),
+    ],
+)
+def test_gaps_in_a_row_and_odd_addresses_take_other_kernels(
+    recorder, device_array, channels, address, strides, loader
+):
+    """x is a view of arrays with more channels, and so is w where x is aligned to 16 bytes."""
+    case = replace(STEM, C=channels)
+    made = folded(case, "float16", gpu_arch("sm_90"))
+    shape, filters = (1, 20, 22, channels), (64, 7, 7, channels)
+    pitch = channels if strides is None else strides
+    steps = (20 * 22 * pitch * 2, 22 * pitch * 2, pitch * 2, 2)
+    taps = pitch if strides and address % 16 == 0 else channels
+    x = device_array(address, shape, np.float16, steps)
+    w = device_array(1 << 16, filters, np.float16, (49 * taps * 2, 7 * taps * 2, taps * 2, 2))
+    Plan(GpuEngine(made))(x, w, out=device_array(1 << 24, made.output_shape))
+    assert recorder.variants[-1].name.startswith(f"{loader} im2col + mma float16")
 
 
 @pytest.mark.slow

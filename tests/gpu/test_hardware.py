@@ -14,7 +14,7 @@ pytestmark = pytest.mark.gpu
 SECONDS = 240
 CRASHES = 5  # processes that may end early before a check gives up
 PROBLEMS = 100  # of a family: at least 500 in all on every generation since sm_90
-REDUCED = ("cp_async-mma", "elements-mma", "tma-mma", "tma-w-mma", "tma-wgmma")
+REDUCED = ("cp_async-mma", "cp_async-words", "elements-mma", "tma-mma", "tma-w-mma", "tma-wgmma")
 
 
 def run(*arguments, prefix=()):

@@ -190,19 +190,26 @@ def test_shared_memory_is_allowed_for_before_the_first_launch(recorder, arrays):
 
 
 @pytest.mark.parametrize(
-    ("address", "strides", "producer"),
-    [(4098, None, "elements"), (4096, (16384, 2048, 256, 2), "cp_async")],
-    ids=["2 bytes off", "every other column"],
+    ("address", "strides", "loader"),
+    [
+        (4098, None, "element"),
+        (4100, None, "4-byte cp.async"),
+        (4104, None, "8-byte cp.async"),
+        (4096, (16384, 2048, 256, 2), "cp.async"),
+        (4096, (8640, 1080, 136, 2), "8-byte cp.async"),
+    ],
+    ids=["2 bytes off", "4 bytes off", "8 bytes off", "every other column", "68 channels apart"],
 )
 def test_arrays_a_map_cannot_hold_take_slower_kernels(
-    recorder, device_array, arrays, caplog, address, strides, producer
+    recorder, device_array, arrays, caplog, address, strides, loader
 ):
     made = plan(problem(), gpu_arch("sm_90"))
     x = device_array(address, (2, 8, 8, 64), np.float16, strides)
     with caplog.at_level("DEBUG", logger="implicit_conv"):
         made(x, arrays[1], out=arrays[2])
-    assert {"elements": "element im2col", "cp_async": "cp.async im2col"}[producer] in caplog.text
-    assert ("aligned to 16 bytes" if strides is None else "not contiguous") in caplog.text
+    assert f": {loader} im2col" in caplog.text
+    whole = strides is None or strides[2] % 16
+    assert ("aligned to 16 bytes" if whole else "not contiguous") in caplog.text
     assert not recorder["cuTensorMapEncode"]
     assert recorder.launched()[3].blockDimX == 256
 

@@ -111,6 +111,25 @@ def test_family_equals_oracle_on_many_problems(name, number):
     assert run_family(name, number, EXHAUSTIVE_PROBLEMS, blocks=3) == []
 
 
+WORDS = FAMILIES["cp_async-words"]
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("cp_async-words")
+@pytest.mark.parametrize(
+    ("number", "channels"), [(0, 2), (0, 6), (0, 100), (1, 4), (1, 100), (2, 1), (2, 3), (2, 5)]
+)
+def test_words_of_pixels_read_no_others(number, channels):
+    """NaN follows the channels of each pixel and tap, as in views of arrays with more channels."""
+    v = WORDS.variants[number]
+    layouts = {"layout": "NHWC", "weight_layout": "KRSC"}
+    padding = ((1, 2), (2, 1))
+    case = Case(1, channels, 8, 2, (3, 4), (2, 2), (2, 1), padding=padding, **layouts)
+    plan = with_epilogue(plan_small(case, WORDS, v), True, True)
+    kernel = kernel_of(plan.variant, KNOWN[80].cc)
+    assert wrong_elements(case, plan, kernel, number, gap=16 // v.itemsize) == 0
+
+
 def outcome(fault, case, plan, seed):
     """What a fault leads to: a report, "wrong values", "right", or None where it has no place."""
     kernel = kernel_of(plan.variant, KNOWN[FIRST[fault.family]].cc, fault)
@@ -288,7 +307,8 @@ def production():
         for dtype in ("bfloat16", "float16", "float32"):
             found = {}
             for v in production_variants(dtype, plain=False):
-                key = v.mode, v.producer, v.consumer, v.permuted, v.descriptors, v.strip
+                how = v.producer, v.copy_bytes, v.folded
+                key = v.mode, *how, v.consumer, v.permuted, v.descriptors, v.strip
                 if targets.supports(v.target, KNOWN[number].cc):
                     found[key] = [*found.get(key, [])[:1], v]
             for v in dict.fromkeys(v for pair in found.values() for v in pair):
@@ -300,7 +320,8 @@ def production_case(v):
     options = {"size": (9, 14), "layout": "NHWC", "weight_layout": "KRSC"}
     if not v.strip:
         padding = ((1, 0), (1, 1))
-        return Case(2, v.tile_c + 8, v.tile_n + 8, kernel=(2, 3), padding=padding, **options)
+        channels = v.tile_c + v.copy_bytes // v.itemsize
+        return Case(2, channels, v.tile_n + 8, kernel=(2, 3), padding=padding, **options)
     step = (v.strip.stride, v.strip.stride)
     images = v.tile_m // (9 * 14) * v.strip.stride**2 + 1
     c, k = v.strip.group_c, v.strip.group_k

@@ -109,6 +109,37 @@ def test_refusals_give_their_reason():
     assert "traversal_stride" in reason(strided, mode="w", consumer="mma")
 
 
+@pytest.mark.parametrize(
+    ("channels", "groups", "dtype", "size"),
+    [
+        (100, 1, "bfloat16", 8),
+        (50, 1, "float16", 4),
+        (100, 5, "bfloat16", 8),
+        (100, 50, "float16", 4),
+        (101, 1, "float32", 4),
+        (102, 1, "float32", 8),
+    ],
+)
+def test_channels_that_16_bytes_do_not_divide_are_copied_4_or_8_at_a_time(
+    channels, groups, dtype, size
+):
+    """Copies are far faster than elements; a filter row of them is one load where it can be."""
+    made = plan_conv2d(
+        (32, 56, 56, channels), (channels, 3, 3, channels // groups), dtype,
+        device="sm_90", groups=groups, **LAYER,
+    )  # fmt: skip
+    words = [c for c in made.candidates if c.variant.copy_bytes == size and c.estimate]
+    elements = [c for c in made.candidates if c.variant.producer == "elements" and c.estimate]
+    assert 2 * min(c.cycles for c in words) < min(
+        c.cycles for c in elements if c.variant.consumer != "direct"
+    )
+    assert {c.variant.folded for c in words} == ({True, False} if groups == 1 else {False})
+    if groups < 50:  # the CUDA cores multiply groups of few channels
+        assert made.engine.variant.copy_bytes == size
+        assert f"loaded {size} bytes at a time" in made.explain()
+        assert f"{size}-byte cp.async" in made.explain()
+
+
 def test_channels_first_memory_is_supported_and_said_to_be_slower():
     problem = Problem.parse((2, 64, 9, 9), (64, 64, 3, 3), "bfloat16", dtypes=GPU_DTYPES)
     made = choose(problem, gpu_arch("sm_90"))
@@ -231,3 +262,7 @@ def test_impossible_variants_are_refused_with_the_rule():
         Variant("im2col", "tma", "mma", "float32", 64, 64)
     with pytest.raises(ValueError, match="the w walk is loaded by tensor copies"):
         Variant("w", "cp_async", "mma", "bfloat16", 64, 64)
+    with pytest.raises(ValueError, match=r"less than 16 by cp\.async alone; not 8"):
+        Variant("im2col", "tma", "mma", "bfloat16", 64, 64, copy_bytes=8)
+    with pytest.raises(ValueError, match=r"by cp\.async alone; not 2"):
+        Variant("im2col", "cp_async", "mma", "bfloat16", 64, 64, copy_bytes=2)

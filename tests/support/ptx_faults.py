@@ -220,6 +220,21 @@ FAULTS = (
         WRONG,
     ),
     Fault(
+        "cp.async of words always reads them",
+        "cp_async-words",
+        r"(cp\.async\.ca[^;]*), ([48]), %r\d+;",
+        r"\1, \2, \2;",
+        WRONG,
+    ),
+    Fault(
+        "words of a chunk copied in another order",
+        "cp_async-words",
+        r"cp\.async\.ca\.shared\.global \[(%r\d+)\]",
+        r"xor.b32 \1, \1, 4; \g<0>",
+        "about to write|never written",
+        0,
+    ),
+    Fault(
         "words of a 16-byte store swapped",
         "tma-mma",
         r"(st\.global\.v4\.b32 \[%rd\d+\], \{)(%r\d+), (%r\d+)",

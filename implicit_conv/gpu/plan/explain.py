@@ -10,6 +10,7 @@ from implicit_conv.gpu.plan.direct import load_bytes
 from implicit_conv.gpu.plan.families import evidence_of
 from implicit_conv.gpu.plan.layout import buffer_rows, buffers
 from implicit_conv.kernels import schedule
+from implicit_conv.kernels.gpu.sizes import COPY_SIZES, VECTOR_BYTES
 from implicit_conv.kernels.gpu.variant import STAGED_CHANNELS, Rows, Strip
 
 
@@ -152,10 +153,14 @@ def _arrays(choice: Choice) -> Iterator[str]:
             f"filter      packed to {view.weight_layout} in every call; "
             "pack(w) does this once for all calls"
         )
-    if choice.variant.producer == "elements":
+    v = choice.variant
+    if v.alignment < VECTOR_BYTES:
+        elements = v.producer == "elements"
+        least = VECTOR_BYTES if v.strip or v.band or not elements else min(COPY_SIZES)
+        how = "element by element" if elements else f"{v.copy_bytes} bytes at a time"
         yield (
-            "slower      x or w is not a channels-last array with a multiple of 16 bytes of "
-            "channels, so it is loaded element by element"
+            f"slower      x or w is not a channels-last array with a multiple of {least} bytes of "
+            f"channels, so it is loaded {how}"
         )
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from implicit_conv.gpu.cuda.arch import KNOWN
 from implicit_conv.gpu.plan.direct import direct_variant
 from implicit_conv.gpu.plan.rows import rows_variant
+from implicit_conv.kernels.gpu.sizes import VECTOR_BYTES
 from implicit_conv.kernels.gpu.targets import supports, target_name
 from implicit_conv.kernels.gpu.variant import Rows, Strip, Variant
 
@@ -85,6 +86,19 @@ _FAMILIES = (
             Variant(
                 "im2col", "cp_async", "mma", _HALF, 32, 64, 128, 1, 2, linear=True, packed=True
             ),
+        ),
+        groups=(1, 2),
+    ),
+    Family(
+        "cp_async-words",
+        "cp.async of 4 or 8 bytes, also folded columns",
+        "mma.sync or float32 fma",
+        "sm_80",
+        (
+            Variant("im2col", "cp_async", "mma", _BF, 32, 32, 64, 2, 1, copy_bytes=4, packed=True),
+            Variant("im2col", "cp_async", "mma", _HALF, 32, 32, 128, 1, 1, copy_bytes=8),
+            Variant("im2col", "cp_async", "fma", _FLOAT, 32, 32, 64, 1, 1, copy_bytes=4),
+            Variant("im2col", "cp_async", "mma", _BF, 32, 32, 64, 2, 1, folded=True, copy_bytes=4),
         ),
         groups=(1, 2),
     ),
@@ -216,6 +230,8 @@ FAMILIES = {family.name: family for family in _FAMILIES}
 
 def family_name(v: Variant) -> str:
     """The name of the family that a kernel belongs to."""
+    if v.copy_bytes < VECTOR_BYTES:
+        return "cp_async-words"
     if v.consumer in ("fma", "direct"):
         return v.consumer
     if v.band:

@@ -12,7 +12,7 @@ from implicit_conv.gpu.plan.candidate import UNBOUNDED, Choice, consider
 from implicit_conv.gpu.plan.direct import direct_variants
 from implicit_conv.gpu.plan.rows import rows_variants
 from implicit_conv.kernels.geometry import CLAMP
-from implicit_conv.kernels.gpu.sizes import VECTOR_BYTES
+from implicit_conv.kernels.gpu.sizes import COPY_SIZES, VECTOR_BYTES
 from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.problem.problem import Problem
 
@@ -100,6 +100,8 @@ def _folded(view: Problem) -> Iterator[Variant]:
     row = view.C * view.itemsize * view.kernel[1]
     consumer = "fma" if view.dtype == "float32" else "mma"
     base = Variant("im2col", "elements", consumer, view.dtype, 64, 64, 64 if row <= 64 else 128)
+    size = copy_size(view)
+    base = replace(base, producer="cp_async", copy_bytes=size) if size else base
     base = replace(base, folded=True)
     yield base
     if consumer == "mma":
@@ -112,13 +114,16 @@ def _families(view: Problem) -> Iterator[Variant]:
     row_bytes = 64 if channel_bytes <= 64 else 128
     if channel_bytes % VECTOR_BYTES:
         yield from _folded(view)
+    copies = {"cp_async": copy_size(view) or min(COPY_SIZES)}
     if dtype == "float32":
         for producer in ("cp_async", "elements"):
-            yield Variant("im2col", producer, "fma", dtype, 64, 64, row_bytes, 2, 2)
+            v = Variant("im2col", producer, "fma", dtype, 64, 64, row_bytes, 2, 2)
+            yield replace(v, copy_bytes=copies.get(producer, VECTOR_BYTES))
         return
     for mode, producer in LOADS:
         for m, n, warps_m, warps_n in MMA_TILES:
-            yield Variant(mode, producer, "mma", dtype, m, n, row_bytes, warps_m, warps_n)
+            v = Variant(mode, producer, "mma", dtype, m, n, row_bytes, warps_m, warps_n)
+            yield replace(v, copy_bytes=copies.get(producer, VECTOR_BYTES))
     shared = view.kernel[1] > 1  # pixels, by the taps of a filter row
     for n in WGMMA_COLUMNS:
         base = Variant("im2col", "tma", "wgmma", dtype, 128, n, row_bytes, 8, 1)
@@ -132,6 +137,12 @@ def _families(view: Problem) -> Iterator[Variant]:
         yield replace(base, mode="w", permuted=True)
     for m, n, resident in SMALL_TILES:
         yield replace(base, tile_m=m, tile_n=n, warps_m=m // 16, resident=resident)
+
+
+def copy_size(view: Problem) -> int:
+    """The most bytes at a time that cp.async can copy a pixel's channels by; 0: none can."""
+    channels = view.C // view.groups * view.itemsize
+    return next((size for size in COPY_SIZES if channels % size == 0), 0)
 
 
 def _packed(view: Problem) -> bool:

@@ -13,10 +13,11 @@ from implicit_conv.cache import OPERATORS
 from implicit_conv.errors import DriverError, PlanError, ShapeError
 from implicit_conv.gpu.cuda.arch import GpuArch
 from implicit_conv.gpu.cuda.arrays import Operand
-from implicit_conv.gpu.plan.candidate import Choice
+from implicit_conv.gpu.plan.candidate import Choice, refusal
 from implicit_conv.gpu.plan.direct import direct_elements, filter_bytes, with_epilogue_of
 from implicit_conv.gpu.plan.planner import choose
 from implicit_conv.gpu.run.launch import Arrays, Launcher, misfit, unaligned
+from implicit_conv.kernels.gpu.sizes import COPY_SIZES, VECTOR_BYTES
 from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.problem.options import LAYOUTS
 from implicit_conv.problem.problem import Problem
@@ -159,7 +160,12 @@ def _slower(choice: Choice, v: Variant, arrays: Arrays) -> Iterator[Variant]:
             yield other
         yield _slower_gemm(v, "elements", packed=_vectors(arrays, v.itemsize))
         return
-    yield _slower_gemm(v, "cp_async", v.packed)
+    if v.folded and v.producer == "cp_async":
+        yield replace(v, producer="elements", copy_bytes=VECTOR_BYTES)
+    for size in COPY_SIZES:
+        other = replace(_slower_gemm(v, "cp_async", v.packed), copy_bytes=size)
+        if not refusal(choice.view, choice.arch, other):
+            yield other
     yield _slower_gemm(v, "elements", v.packed)
 
 

@@ -158,7 +158,8 @@ def misfit(v: Variant, arrays: Arrays) -> str:
     if v.band:
         return _rows_misfit(v, arrays.x)
     for name, array in (("x", arrays.x), ("w", arrays.w)):
-        reason = (fold_misfit if v.folded else unaligned)(array, v.itemsize)
+        reason = fold_misfit(array, v.itemsize) if v.folded else ""
+        reason = reason or unaligned(array, v.itemsize, v.alignment)
         if reason:
             return f"{name} {reason}"
         if v.producer == "tma" and not array.packed:

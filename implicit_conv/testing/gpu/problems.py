@@ -17,6 +17,7 @@ from implicit_conv.gpu.plan.families import FAMILIES, Family, family_name
 from implicit_conv.gpu.plan.planner import choose, variants
 from implicit_conv.kernels.geometry import CLAMP
 from implicit_conv.kernels.gpu.call import Call
+from implicit_conv.kernels.gpu.sizes import VECTOR_BYTES
 from implicit_conv.kernels.gpu.targets import supports
 from implicit_conv.kernels.gpu.variant import STAGED_TOGETHER, Rows, Strip, Variant
 from implicit_conv.problem.options import GPU_DTYPES
@@ -41,14 +42,14 @@ def random_case(rng: np.random.Generator, family: Family, v: Variant) -> Case:
         layout, weight_layout = family.layouts[rng.integers(len(family.layouts))]
         pads = rng.integers(0, 4, 4)
         k_unit = 16 // v.itemsize if v.packed else 1
-        unit = 1 if v.producer == "elements" else 16 // v.itemsize
+        unit = v.alignment // v.itemsize
         columns = int(rng.integers(1 + v.folded, 5))
         channels = v.tile_c + int(rng.integers(1, v.tile_c))  # of a load: two channel blocks
         case = Case(
             N=int(rng.integers(1, 5)),
-            C=-(-channels // columns) if v.folded else _round(channels, unit),
+            C=_round(-(-channels // columns) if v.folded else channels, unit),
             K=_round(v.tile_n + int(rng.integers(1, v.tile_n)), k_unit),
-            groups=int(rng.choice(family.groups)),
+            groups=int(rng.choice((1,) if v.folded else family.groups)),
             size=(int(rng.integers(3, 10)), int(rng.integers(3, 14))),
             kernel=(int(rng.integers(1, 4)), columns),
             stride=(int(rng.integers(1, 4)), int(rng.integers(1, 4))),
@@ -229,15 +230,19 @@ def production_problems(arch: GpuArch, count: int, seed: int) -> Iterator[tuple[
 
 
 def production_variants(dtype: str, plain: bool) -> Iterator[Variant]:
-    """The kernels that the planner may choose for usual channels, and some for narrow groups.
+    """The kernels that the planner may choose for usual channels, some for others and for groups.
 
-    These are the largest and the smallest tile of vectors and of elements, for depthwise problems
-    with and without a stride and for groups of four, and the kernels of first layers.
+    Those for other channels copy 4 bytes at a time, 8 in float32. Those for narrow groups are the
+    largest and the smallest tile of vectors and of elements, for depthwise problems with and
+    without a stride and for groups of four. Then come the kernels of first layers.
     """
     size = {"size": (9, 14), "layout": "NHWC", "weight_layout": "KRSC"}
     usual = Case(N=1, C=128, K=256, **size)  # type: ignore[arg-type]
     for v in variants(problem_of(usual, dtype), CLAMP, plain):
         if not v.strip:
+            yield v
+    for v in variants(problem_of(replace(usual, C=102), dtype), CLAMP, plain):
+        if v.copy_bytes < VECTOR_BYTES:
             yield v
     for group, groups, stride in ((1, 64, 1), (1, 64, 2), (4, 16, 1), (1, 63, 1)):
         steps = stride, stride
