@@ -16,10 +16,6 @@ import numpy as np
 from implicit_conv.arrays.arrays import Array, Binding, RepeatedCall, numpy_dtype
 from implicit_conv.arrays.libraries import as_library_of
 
-# What stands for an array in `Launch.run`: a byte at its address. CPython has the address of the
-# elements at the same place in both objects; tests compare.
-memory = ctypes.c_char.from_address
-
 
 @functools.cache
 def _numpy_dtype(dtype: Any) -> Any:
@@ -102,12 +98,11 @@ class TensorCall:
     def __call__(self, x: Any, w: Any, bias: Any, out: None = None, residual: None = None) -> Any:
         """The result for tensors of the key; `w` may be the operand of a packed filter."""
         y = self._new(self._shape, self._strides, dtype=self._dtype, device="cpu")
-        sums, plain = None if bias is None else tensor_array(bias), _is_plain(type(w))  # type: ignore[arg-type]
+        sums, plain = None if bias is None else tensor_array(bias), type(w) is not int
         if type(y) is not self._kind or not y.data_ptr():  # modes of torch make other tensors
             filters = tensor_array(w) if plain else w
             return as_library_of(x, self._call(tensor_array(x), filters, sums))
-        filters = memory(w.data_ptr()) if plain else w
-        self._call.at(memory(x.data_ptr()), filters, sums, memory(y.data_ptr()))
+        self._call.run(x.data_ptr(), w.data_ptr() if plain else w, y.data_ptr(), sums)
         return y
 
 
@@ -117,7 +112,7 @@ def repeated_tensors(
     """The call by which an engine got `y` of (x, w, bias), to be made again for tensors like these.
 
     `arrays` are the first two as the engine takes them; `w` may be a packed filter. It is None if
-    something else than a tensor was given, or if the call needs more than addresses.
+    something else than a tensor was given, or if the engine does more than that call.
     """
     (x, w, bias), (image, filters) = given, arrays
     packed = filters is w and not isinstance(w, np.ndarray)
@@ -126,7 +121,7 @@ def repeated_tensors(
         return None
     strides = None if packed else filters.strides
     call = engine.ready(Binding(image.strides, strides, y.strides, biased=bias is not None))
-    if not getattr(call, "takes_addresses", False):
+    if call is None:
         return None
     return RepeatedTensors(w.key if packed else None, TensorCall(call, y), key)
 

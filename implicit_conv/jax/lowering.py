@@ -23,7 +23,7 @@ from jax.interpreters import mlir
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
 from implicit_conv.jax.internals import interface_version, is_alone, own_lowering
 from implicit_conv.jax.problems import Window, problem_of
-from implicit_conv.operators.programs import Buffer, buffer_array, make_program, xla_target
+from implicit_conv.operators.programs import Buffer, buffer_arrays, make_words, xla_target
 from implicit_conv.settings import current
 
 LOG = logging.getLogger("implicit_conv")
@@ -127,10 +127,10 @@ def program_key(buffers: Any, axes: Any, window: Window, precision: str) -> int:
     dtypes = {buffer.dtype for buffer in buffers[:2]}
     if len(dtypes) != 1 or not dtypes.issubset(DTYPES) or buffers[2].dtype not in DTYPES:
         raise DTypeError(f"dtypes {', '.join(buffer.dtype for buffer in buffers)}")
-    arrays: Any = tuple(map(buffer_array, buffers))
-    views: Any = tuple(array.transpose(each) for array, each in zip(arrays, axes, strict=True))
+    arrays = zip(buffer_arrays(buffers), axes, strict=True)
+    views: Any = tuple(array.transpose(each) for array, each in arrays)
     problem = problem_of(window, views, buffers[0].dtype, precision)
-    target().add(key, make_program(problem.plan, problem.parts, arrays), buffers)
+    target().add(key, make_words(problem.plan, problem.parts), buffers)
     return key
 
 

@@ -18,12 +18,12 @@ from implicit_conv.problem.schedule import Load
 if TYPE_CHECKING:
     from implicit_conv.cpu.engines.engine import CpuEngine
     from implicit_conv.cpu.engines.sums import SumEngine
-    from implicit_conv.cpu.run.packed import PackedFilter, PackedParts
+    from implicit_conv.cpu.run.packed import PackedFilter
     from implicit_conv.gpu.run.engine import GpuEngine
     from implicit_conv.gpu.run.run import GpuFilter
 
 Engine: TypeAlias = "CpuEngine | SumEngine | GpuEngine"  # the planned computation behind a Plan
-Packed: TypeAlias = "PackedFilter | PackedParts | GpuFilter"  # a filter that `Plan.pack` returned
+Packed: TypeAlias = "PackedFilter | GpuFilter"  # a filter that `Plan.pack` returned
 
 
 @imports

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from implicit_conv.arrays.arrays import Array, Binding, numpy_dtype
+from implicit_conv.arrays.arrays import Array, numpy_dtype
+from implicit_conv.cpu.run.call import Placed
 from implicit_conv.errors import PlanError
 from implicit_conv.kernels.cpu.runtime.objects import differing, offset_of
-from implicit_conv.kernels.cpu.runtime.program import Program, Room, Step, reserved
+from implicit_conv.kernels.cpu.runtime.program import (
+    Launched,
+    Program,
+    Room,
+    Step,
+    W,
+    Words,
+    X,
+    Y,
+    address_of,
+    located,
+    placed,
+)
 from implicit_conv.kernels.cpu.runtime.runner import Runner
 from implicit_conv.kernels.cpu.runtime.torch_calls import FUNCTIONS as TORCH_FUNCTIONS
 from implicit_conv.kernels.cpu.runtime.torch_calls import TorchCalls
@@ -23,26 +37,32 @@ __all__ = [
     "Buffer",
     "TorchCalls",
     "Views",
-    "bound_program",
-    "buffer_array",
+    "buffer_arrays",
     "differing",
-    "make_program",
+    "make_words",
     "offset_of",
     "runner",
     "xla_target",
 ]
 
 
-def buffer_array(buffer: Buffer) -> Array:
-    """A reserved array that stands for a contiguous buffer of a call."""
-    return reserved(buffer.shape, numpy_dtype(buffer.dtype))
+def buffer_arrays(buffers: Sequence[Buffer]) -> Views:
+    """Placed arrays for the contiguous buffers of a call, of which the last one is the result."""
+    arrays = []
+    for place, buffer in zip((X, W, Y), buffers, strict=True):
+        dtype = numpy_dtype(buffer.dtype)
+        strides = [
+            dtype.itemsize * math.prod(buffer.shape[axis + 1 :])
+            for axis in range(len(buffer.shape))
+        ]
+        arrays.append(placed(place, tuple(buffer.shape), dtype, tuple(strides)))
+    x, w, y = arrays
+    return x, w, y
 
 
-def make_program(
-    plan: Plan, parts: Sequence[Views], buffers: tuple[Array, Array, Array]
-) -> Program:
-    """The program of a plan of two arrays, which runs for each of `parts`: views of the reserved
-    `buffers`, which are those of the arrays and of the result.
+def make_words(plan: Plan, parts: Sequence[Views]) -> Words:
+    """The program of a plan of two arrays, which runs for each of `parts`: views of placed arrays,
+    all with the same strides.
 
     Raises
     ------
@@ -52,33 +72,19 @@ def make_program(
     engine: Any = plan.engine
     if engine.out_dtype != engine.y_dtype:
         raise PlanError("the result takes more than one call")
-    room, steps = Room(), list[Step]()
-    try:
-        for a, b, y in parts:
-            room.end = 0
-            call = engine.bind(Binding(a.strides, b.strides, y.strides))
-            steps += call.steps(a, b, y, room)
-        return Program(steps, room, buffers)
-    except PlanError:
-        raise
-    except ValueError as error:
-        raise PlanError(str(error)) from error
-
-
-def bound_program(call: Any, arrays: Sequence[tuple[Any, ...]], dtypes: Sequence[str]) -> Program:
-    """The program of a bound call of arrays (a, b, y) with these shapes and strides in bytes.
-
-    Raises
-    ------
-    ValueError
-        The call consists of more than launches.
-    """
-    given = [
-        reserved(shape, numpy_dtype(dtype), strides)
-        for (shape, strides), dtype in zip(arrays, dtypes, strict=True)
-    ]
-    room = Room()
-    return Program(call.steps(*given, room), room, given)
+    room, first = Room(), parts[0]
+    own = engine.steps(Placed(*first), room)
+    found = list[Step]()
+    for part in parts:
+        by = {
+            located(address_of(here))[0]: address_of(here) - address_of(there)
+            for here, there in zip(part, first, strict=True)
+        }
+        found += [step.moved(by) if isinstance(step, Launched) else step for step in own]
+    words = Program(found, room).words
+    if words is None:
+        raise PlanError("the call consists of more than launches")
+    return words
 
 
 @functools.cache

@@ -21,11 +21,10 @@ from unittest import mock
 import numpy as np
 from numba import cfunc, njit, types
 
-from implicit_conv.cpu.run import call
 from implicit_conv.kernels.cpu import operator
 from implicit_conv.kernels.cpu.images import operator as image_operator
 from implicit_conv.kernels.cpu.rank import operator as rank_operator
-from implicit_conv.kernels.cpu.runtime import launch, pool, repeated
+from implicit_conv.kernels.cpu.runtime import launch, pool, program, repeated
 from implicit_conv.kernels.cpu.runtime.call import BLOB, WORDS
 from implicit_conv.testing import Array
 
@@ -77,8 +76,8 @@ def guarded(side: str, *, scratch: bool = True) -> Iterator[Callable[[Array], No
     blocks = _Blocks(side == "end")
     with contextlib.ExitStack() as stack:
         guards = (
-            (launch, "POOL", blocks),
-            (call, "POOL", blocks),
+            (operator, "POOL", blocks),
+            (program.Program, "run", blocks.run_program),
             (image_operator, "POOL", blocks),
             (rank_operator, "POOL", blocks),
             (operator, "aligned_bytes", _bytes),
@@ -127,12 +126,45 @@ class _Blocks:
         self._at_end = at_end
         self._sizes: tuple[int, ...] = ()  # of the blocks that `take` lends next, if not one
         run = launch.Launch.run
-        # A function, so that it becomes a method of the launch.
-        self.run = lambda one, *arrays, **more: run(self._apart(one), *arrays, **more)
+
+        def run_launch(one: launch.Launch, scratch: int, *arrays: Any) -> None:
+            """Run a launch on scratch memory of its own."""
+            apart = self._apart(one)
+            block = self.take(apart.bytes)
+            try:
+                run(apart, block.address, *arrays)
+            finally:
+                self.give(block)
+
+        def run_program(one: program.Program, *given: Any, **more: Any) -> None:
+            self._run_apart(one, *given, **more)
+
+        # Functions, so that they become methods of launches and of programs.
+        self.run = run_launch
+        self.run_program = run_program
 
     def _gap(self, size: int) -> int:
         """Bytes between the inaccessible page before a block and the block."""
         return (pages(size) - size) * self._at_end
+
+    def _run_apart(
+        self,
+        one: program.Program,
+        x: int,
+        w: int,
+        y: int,
+        residual: int = 0,
+        bias: Any = None,
+        scale: Any = None,
+    ) -> None:
+        """Run a program whose parts of the room are blocks of their own."""
+        parts = [self.take(size) for _, size in one.room.parts]
+        try:
+            begins = (0, x, w, y, residual, *(part.address for part in parts))
+            one.run_in(program.Run(begins, bias, scale))
+        finally:
+            for part in parts:
+                self.give(part)
 
     def _apart(self, prepared: launch.Launch) -> launch.Launch:
         """A launch like `prepared` whose parts of scratch memory are blocks of their own."""
@@ -147,6 +179,7 @@ class _Blocks:
         one._blob = prepared._blob.copy()
         for name, value in fields.items():
             one._blob[WORDS.index(f"scratch.{name}")] = value
+        one._address = one._blob.ctypes.data
         # The blob is at the start of a page or behind it.
         self._sizes = (*layout * one._threads, PAGE + BLOB.itemsize)
         return one

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from implicit_conv.arrays.arrays import Array
-from implicit_conv.arrays.tensors import memory, tensor_array
+from implicit_conv.arrays.tensors import tensor_array
 from implicit_conv.cache import keep_call
 from implicit_conv.errors import PlanError
 from implicit_conv.operators.plan import Plan
@@ -49,23 +49,18 @@ class FusedStep(Step):
     def run(self, x: Any, operand: Any, sums: Array | None, residual: Any) -> Any:
         """The result; None as in `Step`. The caller holds what `operand` may be the address of."""
         of_x, size, of_y = storage_address(x), self._size, self.y
-        added: Any = None
+        added = 0
         if not of_x or of_x % size:
             return None
         if residual is not None:
             of_added = storage_address(residual)
             if not of_added or of_added % size:
                 return None
-            added = memory(of_added + residual.storage_offset() * size)
+            added = of_added + residual.storage_offset() * size
         y = torch.empty_strided(of_y.shape, of_y.strides, dtype=self._dtype, device="cpu")
-        if self._call.takes_addresses:
-            image = memory(of_x + x.storage_offset() * size)
-            filters = operand if self.reads else memory(storage_address(operand))
-            self._call.at(image, filters, sums, memory(y.data_ptr()), added)
-        else:
-            filters = operand if self.reads else self._b.array(operand)
-            added = None if residual is None else of_y.array(residual)
-            self._call(self._a.array(x), filters, sums, of_y.array(y), added)
+        image = of_x + x.storage_offset() * size
+        filters = operand if self.reads else storage_address(operand)
+        self._call.run(image, filters, y.data_ptr(), sums, added)
         return y
 
 

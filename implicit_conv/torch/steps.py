@@ -14,13 +14,12 @@ from typing import Any, NamedTuple
 import torch
 
 from implicit_conv.arrays.arrays import Array, Binding
-from implicit_conv.arrays.tensors import memory
 from implicit_conv.cache import cached_property
 from implicit_conv.errors import PlanError
 from implicit_conv.operators import conv, input_grad, transposed, weight_grad
 from implicit_conv.operators.dispatch import Operator, make_plan
 from implicit_conv.operators.plan import Plan
-from implicit_conv.operators.programs import bound_program, runner
+from implicit_conv.operators.programs import runner
 from implicit_conv.torch.tensors import DTYPES, View, sums_array
 
 # Bytes of a filter that are compared in one cycle (Intel Xeon, 2026-11: 3.6 from memory, 12 in
@@ -217,12 +216,7 @@ class Step:
         operand = None if packed is None else packed.operand
         call = self._call if operand is None else self.packed_call
         sums = None if bias is None else sums_array(bias)
-        if call.takes_addresses:
-            filters = memory(of_b) if operand is None else operand
-            call.at(memory(of_a), filters, sums, memory(y.data_ptr()))
-        else:
-            filters = self._b.array(b) if operand is None else operand
-            call(self._a.array(a), filters, sums, self.y.array(y))
+        call.run(of_a, of_b if operand is None else operand, y.data_ptr(), sums)
         return y
 
     @property
@@ -233,22 +227,15 @@ class Step:
     @property
     def known_call(self) -> tuple[Any, tuple[Any, ...], int]:
         """The program, the arguments of a new result, and the bytes of an element."""
-        return self._program, (self._shape, self._strides, self._dtype), self._size
+        return self._call.program.words, (self._shape, self._strides, self._dtype), self._size
 
     @cached_property
     def program(self) -> int:
         """The address of the words of the program that computes it, which takes less time than the
         plan's function of arrays; 0 if there is none.
         """
-        views, name = (self._a, self._b, self.y), DTYPES[self._dtype]
-        arrays = [(view.planned_shape, view.planned_strides) for view in views]
-        try:
-            self._program = bound_program(self._call, arrays, [name] * 3)
-        except ValueError as error:
-            LOG.debug("arrays of each call are made, since %s", error)
-            return 0
-        is_whole = self._program.bias is not None or not self._biased
-        return self._program.address if is_whole else 0
+        words = self._call.program.words
+        return 0 if words is None else words.address
 
     def reads_bias(self, bias: Any) -> bool:
         """Whether the program, which there is, reads the memory of a bias, None or a tensor, as it
@@ -256,7 +243,7 @@ class Step:
         """
         if bias is None:
             return True
-        access, address = self._program.bias, _address(bias, self._size)
+        access, address = self._call.program.words.bias, _address(bias, self._size)
         steps = [stride * self._size for stride in bias.stride()]
         taken = access is not None and access.takes(DTYPES[bias.dtype], bias.shape, steps, address)
         return bool(taken)

@@ -30,7 +30,7 @@ from implicit_conv.kernels.cpu.runtime.call import (
 from implicit_conv.kernels.cpu.runtime.code import Code, code
 from implicit_conv.kernels.cpu.runtime.launch import Launch
 from implicit_conv.kernels.cpu.runtime.layout import Layout
-from implicit_conv.kernels.cpu.runtime.pool import aligned_bytes
+from implicit_conv.kernels.cpu.runtime.pool import POOL, aligned_bytes
 from implicit_conv.kernels.cpu.tile.storage import SIZES, Format
 from implicit_conv.kernels.cpu.tile.variants import (
     FILTER_ROWS,
@@ -193,7 +193,12 @@ class Operator(ABC):
         """The packed panels of `w`: an aligned byte array."""
         packed = aligned_bytes(self.layout.packed_bytes)
         packed[:] = 0  # gaps between panels are pickled too
-        self.prepare_packing(w, threads).run(w, w, w, packed.ctypes.data)
+        packing, at = self.prepare_packing(w, threads), w.ctypes.data
+        block = POOL.take(packing.bytes)
+        try:
+            packing.run(block.address, at, at, at, packed.ctypes.data)
+        finally:
+            POOL.give(block)
         return packed
 
     def prepare_packing(self, w: Any, threads: int, record: int = 0) -> Launch:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 from conformance import DERIVED, DIMENSIONS, Suite, conform
-from fft_method import Fft, FftCall
+from fft_method import Fft
 from tight_machine import tight_machine
 
 from implicit_conv import PlanError, clear_plan_cache, conv2d, plan_conv2d
@@ -85,39 +85,25 @@ def test_a_method_without_kernels_conforms(planned):
 class IgnoresActivations(Fft):
     """It computes sums, bias, residual and scale alone."""
 
-    def bind(self, c, form, arrays, epilogue, formats, record=0):
-        return super().bind(c, form, arrays, Epilogue(), formats, record)
-
-
-class PositiveStrides(FftCall):
-    """It reads the elements of x in the order of their addresses."""
-
-    def __call__(self, x, *others, **more):
-        backwards = tuple(slice(None, None, -1 if step < 0 else 1) for step in x.strides)
-        return super().__call__(x[backwards], *others, **more)
+    def convolve(self, problem, epilogue, *arrays):
+        super().convolve(problem, Epilogue(), *arrays)
 
 
 @dataclass(frozen=True)
 class IgnoresNegativeStrides(Fft):
     """It accepts all strides, but takes negative ones for positive ones."""
 
-    def bind(self, c, form, arrays, epilogue, formats, record=0):
-        return PositiveStrides(form, epilogue)
-
-
-class NoResidual(FftCall):
-    """It adds no residual."""
-
-    def __call__(self, x, w, bias=None, y=None, residual=None, scale=None):
-        return super().__call__(x, w, bias, y, None, scale)
+    def convolve(self, problem, epilogue, x, *others):
+        backwards = tuple(slice(None, None, -1 if step < 0 else 1) for step in x.strides)
+        super().convolve(problem, epilogue, x[backwards], *others)
 
 
 @dataclass(frozen=True)
 class IgnoresResiduals(Fft):
     """It declares to add a residual, and does not."""
 
-    def bind(self, c, form, arrays, epilogue, formats, record=0):
-        return NoResidual(form, epilogue)
+    def convolve(self, problem, epilogue, x, w, y, residual, bias, scale):
+        super().convolve(problem, epilogue, x, w, y, None, bias, scale)
 
 
 @dataclass(frozen=True)
@@ -182,37 +168,21 @@ def test_a_method_with_a_fault_does_not_conform(method, planned):
         conform(Suite(method).trials(1))
 
 
-class NoPixels(FftCall):
-    """It divides by the number of pixels."""
-
-    def __call__(self, x, *others, **more):
-        y, _ = super().__call__(x, *others, **more), 1 // x.size
-        return y
-
-
 @dataclass(frozen=True)
 class DividesByPixels(Fft):
     """It accepts images without pixels, of which it raises an error of Python."""
 
-    def bind(self, c, form, arrays, epilogue, formats, record=0):
-        return NoPixels(form, epilogue)
-
-
-class NextTap(FftCall):
-    """It takes the next columns for those of a dilated depthwise filter."""
-
-    def __call__(self, x, *others, **more):
-        problem = self._form.problem
-        is_wrong = problem.dilation[-1] > 1 and problem.C == problem.groups
-        return super().__call__(x + is_wrong, *others, **more)
+    def steps(self, c, *others):
+        return super().steps(c, *others) if 1 // c.problem.size[-1] < 2 else []
 
 
 @dataclass(frozen=True)
 class ReadsNextTaps(Fft):
     """It reads wrong pixels where filters are dilated, of some problems alone."""
 
-    def bind(self, c, form, arrays, epilogue, formats, record=0):
-        return NextTap(form, epilogue)
+    def convolve(self, problem, epilogue, x, *others):
+        is_wrong = problem.dilation[-1] > 1 and problem.C == problem.groups
+        super().convolve(problem, epilogue, x + is_wrong, *others)
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ from conformance import examples
 from implicit_conv import conv2d, plan_conv2d, plan_conv2d_input_grad
 from implicit_conv.arrays.arrays import Binding
 from implicit_conv.cpu.candidates.candidate import Request
-from implicit_conv.cpu.candidates.kernel_method import operator
 from implicit_conv.cpu.engines import dgrad, engine
 from implicit_conv.cpu.machine.arch import CpuArch, cpu_arch
 from implicit_conv.cpu.machine.peak import clock
@@ -20,7 +19,8 @@ from implicit_conv.cpu.methods.planar_gemm import PlanarGemm
 from implicit_conv.cpu.methods.transposed_gemm import TransposedGemm
 from implicit_conv.cpu.plan import planner
 from implicit_conv.cpu.plan.planner import METHODS
-from implicit_conv.cpu.run.call import CallForm
+from implicit_conv.cpu.run.call import ordered_arrays
+from implicit_conv.cpu.run.packed import PlainOrder
 from implicit_conv.errors import PlanError, ShapeError
 from implicit_conv.operators.plan import Plan
 from implicit_conv.problem.options import ALGORITHMS
@@ -71,8 +71,7 @@ def computed(method):
 def accepts(plan, x, w, y):
     """Whether the best candidate of a plan takes arrays of these strides."""
     c = plan.engine.best
-    form = CallForm(c.problem, y.shape, y.dtype, c.problem.filter_axes)
-    return c.method.accepts(c, form.arrays(x, w, y, None))
+    return c.method.accepts(c, ordered_arrays(c.problem, x, w, y))
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
@@ -103,7 +102,7 @@ def test_the_next_candidate_of_the_same_order_runs(method, packed, force_method,
             assert (instead, what) == (plan.engine.best.name, needs)
             others = [c for c in plan.candidates[1:] if c.name == runs]
             assert others
-            if packed and filters.plain is None:
+            if packed and not isinstance(filters.order, PlainOrder):
                 assert others[0].packed.key == filters.key
     assert refused, "it accepts all strides that were tried"
 
@@ -229,8 +228,8 @@ def test_a_packed_filter_in_plain_order_is_not_packed_again():
     x, w = case.arrange(*case.inputs(0, integers=True))
     y = np.empty(plan.problem.output_shape, np.float32)
     bound = plan.engine.bind(Binding(x.strides, None, y.strides))
-    assert bound._operator is operator(packed, plan.engine.formats)
-    assert bound._packing is None
+    (step,) = bound.program.steps  # which packs nothing
+    assert step.sums is None and step.panels == 0
     np.testing.assert_array_equal(plan(x, plan.pack(w)), plan(x, w))
 
 

@@ -37,13 +37,13 @@ def folds(monkeypatch, tmp_path):
     store = Store(tmp_path)  # of tuned choices
     monkeypatch.setattr(tuning_cache, "store", lambda: store)
     monkeypatch.setattr(tuning_cache, "_MEMORY", {})
-    made, bound = [], fold.Fold.bound
+    made, steps = [], fold.Fold.steps
 
-    def counted(self, y_shape, binding):
+    def counted(self, of, room):
         made.append(self)
-        return bound(self, y_shape, binding)
+        return steps(self, of, room)
 
-    monkeypatch.setattr(fold.Fold, "bound", counted)
+    monkeypatch.setattr(fold.Fold, "steps", counted)
     yield made
     cache.clear()
 

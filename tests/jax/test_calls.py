@@ -19,7 +19,7 @@ from jax_cases import OURS, arrays  # noqa: E402
 import implicit_conv  # noqa: E402
 import implicit_conv.jax as door  # noqa: E402
 from implicit_conv.jax.lowering import TARGET, target  # noqa: E402
-from implicit_conv.operators.programs import Buffer, buffer_array, make_program  # noqa: E402
+from implicit_conv.operators.programs import Buffer, buffer_arrays, make_words  # noqa: E402
 
 NHWC = ("NHWC", "HWIO", "NHWC")
 conv = partial(
@@ -91,10 +91,10 @@ def test_many_programs_are_found():
         x.shape, (3, 3, 32, 32), padding=1, layout="NHWC", weight_layout="RSCK"
     )
     buffers = tuple(Buffer("float32", array.shape) for array in (x, w, wanted))
-    reserved = tuple(map(buffer_array, buffers))
+    views = buffer_arrays(buffers)
     keys = [*range(1, 200), *range(1 << 20, 200 << 20, 1 << 20), -5]
     for key in keys:
-        target().add(key, make_program(plan, [reserved], reserved), buffers)
+        target().add(key, make_words(plan, [views]), buffers)
     for key in (1, 199, 1 << 20, 199 << 20, -5):
         np.testing.assert_array_equal(called(x, w, wanted.shape, key), wanted)
     with pytest.raises(Exception, match="has no plan"):

@@ -9,11 +9,12 @@ jax = pytest.importorskip("jax", minversion="0.5", reason="pip install '.[jax]'"
 from jax import lax  # noqa: E402
 from jax_cases import arrays, calls, error  # noqa: E402
 
-from implicit_conv.arrays.arrays import Binding  # noqa: E402
+from implicit_conv.cpu.run.call import Placed  # noqa: E402
 from implicit_conv.jax import conv_general_dilated, lowering  # noqa: E402
 from implicit_conv.kernels.cpu.runtime.compiled import xla  # noqa: E402
 from implicit_conv.kernels.cpu.runtime.compiled.source import assembly  # noqa: E402
-from implicit_conv.operators.programs import make_program  # noqa: E402
+from implicit_conv.kernels.cpu.runtime.program import Copied, Room  # noqa: E402
+from implicit_conv.operators.programs import make_words  # noqa: E402
 
 NHWC = "NHWC", "HWIO", "NHWC"
 OIHW = "NHWC", "IOHW", "NHWC"
@@ -21,32 +22,37 @@ NCHW = "NCHW", "OIHW", "NCHW"
 UP = {"padding": [(2, 2)] * 2, "lhs_dilation": (2, 2)}
 # (x, w, dimension numbers, options, the kind of the call): each kind, and what packs for itself.
 KINDS = {
-    "one launch": ((1, 9, 9, 16), (3, 3, 16, 16), NHWC, {}, "KernelCall"),
-    "packs first": ((4, 40, 40, 64), (3, 3, 64, 64), NHWC, {}, "KernelCall packs"),
-    "phases": ((1, 9, 9, 16), (3, 3, 16, 16), NHWC, UP, "PhasedCall"),
-    "phases packed in one": ((1, 14, 14, 64), (64, 64, 3, 3), OIHW, UP, "PackedPhases packs"),
+    "one launch": ((1, 9, 9, 16), (3, 3, 16, 16), NHWC, {}, "CpuEngine"),
+    "packs first": ((4, 40, 40, 64), (3, 3, 64, 64), NHWC, {}, "CpuEngine packs"),
+    "phases": ((1, 9, 9, 16), (3, 3, 16, 16), NHWC, UP, "DgradEngine"),
+    "phases packed in one": ((1, 14, 14, 64), (64, 64, 3, 3), OIHW, UP, "DgradEngine copies packs"),
     "a fold": (
         (2, 512, 4, 4),
         (512, 256, 4, 4),
         ("NCHW", "IOHW", "NCHW"),
         UP,
-        "FoldCall packs",
+        "DgradEngine folds packs",
     ),
-    "pixels without taps": ((1, 9, 9, 16), (1, 1, 16, 16), NHWC, UP, "PhasedCall"),
+    "pixels without taps": ((1, 9, 9, 16), (1, 1, 16, 16), NHWC, UP, "DgradEngine"),
     "a weight gradient": (
         (8, 40, 40, 9),
         (8, 38, 38, 8),
         ("CHWN", "IHWO", "HWNC"),
         {"padding": "VALID"},
-        "GradientCall",
+        "WgradEngine",
     ),
 }
 
 
-def kind_of(call):
-    """A call's kind, and whether it packs the filter first."""
-    packs = " packs" * (getattr(call, "_packing", None) is not None)
-    return type(call).__name__ + packs
+def kind_of(engine, views):
+    """Its engine, whether it folds products, and whether its steps begin with one that copies a
+    constant, and with one that packs the filter.
+    """
+    first, *_ = launched = engine.steps(Placed(*views), Room())
+    copies = isinstance(first, Copied)
+    first = launched[copies]
+    folds = " folds" * bool(getattr(engine, "folds", None) and engine.folds.plain)
+    return type(engine).__name__ + folds + " copies" * copies + " packs" * (first.x == first.y)
 
 
 @pytest.mark.parametrize(
@@ -55,12 +61,11 @@ def kind_of(call):
 def test_kinds_of_calls(x_shape, w_shape, numbers, options, kind, monkeypatch):
     found = set()
 
-    def made(plan, parts, buffers):
-        x, w, y = (view.strides for view in parts[0])
-        found.add(kind_of(plan.engine.bind(Binding(x, w, y))))
-        return make_program(plan, parts, buffers)
+    def made(plan, parts):
+        found.add(kind_of(plan.engine, parts[0]))
+        return make_words(plan, parts)
 
-    monkeypatch.setattr(lowering, "make_program", made)
+    monkeypatch.setattr(lowering, "make_words", made)
     options = {"window_strides": (1, 1), "padding": "SAME", "dimension_numbers": numbers} | options
     own, other = (partial(f, **options) for f in (conv_general_dilated, lax.conv_general_dilated))
     x, w = arrays(x_shape, w_shape)

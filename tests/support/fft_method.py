@@ -9,9 +9,10 @@ infinity shows in all outputs of its image, which `conv2d` does not allow.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -26,7 +27,8 @@ from implicit_conv.cpu.candidates.candidate import (
     Words,
 )
 from implicit_conv.cpu.machine.arch import CpuArch
-from implicit_conv.cpu.run.call import Arrays, Call, CallForm
+from implicit_conv.cpu.run.call import Arrays
+from implicit_conv.kernels.cpu.runtime.program import Called, Room, Step
 from implicit_conv.kernels.geometry import LEAKY_RELU, Epilogue
 from implicit_conv.problem.problem import Problem
 
@@ -76,56 +78,46 @@ class Fft(Method):
         filters = problem.K * problem.C // problem.groups
         return int((2 * planes + filters) * np.prod(extents(problem)) * 16)
 
-    def bind(
+    def steps(
         self,
         c: Candidate,
-        form: CallForm,
         arrays: Arrays,
         epilogue: Epilogue,
         formats: Formats,
+        room: Room,
         record: int = 0,
-    ) -> Call:
-        """A call that runs numpy's functions; it reads arrays of any strides."""
-        return FftCall(form, epilogue)
+    ) -> list[Step]:
+        """One call of numpy's functions; they read arrays of any strides."""
+        given = arrays.x, arrays.w, arrays.y, arrays.residual
+        return [Called(functools.partial(self.convolve, c.problem, epilogue), given)]
+
+    def convolve(
+        self,
+        problem: Problem,
+        epilogue: Epilogue,
+        x: Array,
+        w: Array,
+        y: Array,
+        residual: Array | None,
+        bias: Array | None,
+        scale: Array | None,
+    ) -> None:
+        """Convolution by Fourier transforms, and the whole epilogue that the method serves."""
+        sums = transformed_sums(problem, x.astype(float), w.astype(float))
+        if scale is not None:
+            sums *= scale
+        if bias is not None:
+            sums += bias
+        if residual is not None:
+            sums += residual
+        kind, low, high = epilogue.activation
+        steep = np.where(sums < 0, low * sums, sums) if kind == LEAKY_RELU else None
+        y[...] = np.clip(sums, low, high) if steep is None else steep
 
     def describe(self, c: Candidate) -> Words:
         """Loads and multiplications; there are no tiles."""
         size = " x ".join(map(str, extents(c.problem)))
         return {"multiply": f"numpy transforms {size} pixels of each channel and filter"}
-
-
-class FftCall(Call):
-    """Convolution by Fourier transforms, and the whole epilogue that `Fft` serves."""
-
-    __slots__ = ("_activation",)
-
-    def __init__(self, form: CallForm, epilogue: Epilogue) -> None:
-        super().__init__(form)
-        self._activation = epilogue.activation
-
-    def __call__(
-        self,
-        x: Array,
-        w: Any,
-        bias: object = None,
-        y: Array | None = None,
-        residual: Array | None = None,
-        scale: Array | None = None,
-    ) -> Array:
-        """See `Call`."""
-        y = np.empty(self._form.y_shape, self._form.y_dtype) if y is None else y
-        pixels, filters, out, added = self._form.arrays(x, w, y, residual)
-        sums = transformed_sums(self._form.problem, pixels.astype(float), filters.astype(float))
-        if scale is not None:
-            sums *= scale
-        if bias is not None:
-            sums += bias
-        if added is not None:
-            sums += added
-        kind, low, high = self._activation
-        steep = np.where(sums < 0, low * sums, sums) if kind == LEAKY_RELU else None
-        out[...] = np.clip(sums, low, high) if steep is None else steep
-        return y
 
 
 def transformed_sums(problem: Problem, x: Array, w: Array) -> Array:

@@ -214,16 +214,14 @@ def test_a_call_holds_the_filter_that_its_kernel_reads(conv, monkeypatch):
     class Dropped:
         """A call before which all filters are dropped."""
 
-        takes_addresses = True
-
         def __init__(self, call):
             self.call = call
 
-        def at(self, *arguments):
+        def run(self, *arguments):
             FILTERS.shrink(0)
             gc.collect()
             alive.append(packed[0]() is not None)
-            self.call.at(*arguments)
+            self.call.run(*arguments)
 
     def pack(step, w, of=Step.pack):
         found = of(step, w)

@@ -18,9 +18,10 @@ from implicit_conv.cache import cached_property
 from implicit_conv.cpu.candidates.problem_views import is_pointwise
 from implicit_conv.cpu.candidates.tiling import Near, Tiling
 from implicit_conv.cpu.machine.arch import CpuArch
-from implicit_conv.cpu.run.call import Arrays, Call, CallForm
+from implicit_conv.cpu.run.call import Arrays
 from implicit_conv.cpu.run.packed import PackedFilter, PackedOrder, PlainOrder, packed_copy
 from implicit_conv.kernels.cpu.runtime.layout import Layout
+from implicit_conv.kernels.cpu.runtime.program import Room, Step
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.sources import TRANSLATOR
 from implicit_conv.problem.options import ACTIVATIONS, DTYPES, FLOAT_DTYPES, ITEMSIZES, PRECISIONS
@@ -333,20 +334,20 @@ class Method(ABC):
         return True
 
     @abstractmethod
-    def bind(
+    def steps(
         self,
         c: Candidate,
-        form: CallForm,
         arrays: Arrays,
         epilogue: Epilogue,
         formats: Formats,
+        room: Room,
         record: int = 0,
-    ) -> Call:
-        """A call for arrays of these strides, which the method must accept; it computes the whole
-        epilogue.
+    ) -> list[Step]:
+        """The steps for arrays of these strides, which the method must accept; they compute the
+        whole epilogue.
 
-        `arrays` tell shapes, dtypes and strides: x, y and residual have no memory, so that none of
-        their elements may be read, and those of w have no value.
+        `arrays` are `placed`, or views of such arrays: they have no memory, so that none of their
+        elements may be read or copied here. What steps pass to each other is in `room`.
         """
 
     def loads(self, c: Candidate) -> list[Load]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 from abc import abstractmethod
 from typing import TYPE_CHECKING
 
 from implicit_conv.arrays.arrays import Array
 from implicit_conv.cpu.candidates.candidate import Candidate, Formats
 from implicit_conv.cpu.candidates.kernel_method import KernelMethod, operator
-from implicit_conv.cpu.run.call import Arrays, CallForm, GradientCall
+from implicit_conv.cpu.run.call import Arrays
 from implicit_conv.cpu.run.packed import PackedOrder
+from implicit_conv.kernels.cpu.runtime.program import Room, Step, address_of, launched
 from implicit_conv.kernels.cpu.wgrad.layout import WeightGradLayout
 
 if TYPE_CHECKING:
@@ -47,17 +47,18 @@ class GradientMethod(KernelMethod):
         """Nothing is packed."""
         return PackedOrder(("nothing",), 0)
 
-    def bind(
+    def steps(
         self,
         c: Candidate,
-        form: CallForm,
         arrays: Arrays,
         epilogue: Epilogue,
         formats: Formats,
+        room: Room,
         record: int = 0,
-    ) -> GradientCall:
-        """Prepare the launches for arrays of these strides, of which `w` is dw and `y` is dy; a
-        gradient has no epilogue, and its loads are not recorded.
+    ) -> list[Step]:
+        """The launches for arrays of these strides, of which `w` is dw and `y` is dy: sums of parts
+        are in the room, and a second launch adds them. A gradient has no epilogue, and its loads
+        are not recorded.
         """
         compiled = operator(c, formats)
         from implicit_conv.kernels.cpu.wgrad.operator import Gradients
@@ -66,9 +67,12 @@ class GradientMethod(KernelMethod):
         assert isinstance(compiled, WeightGradOperator) and arrays.w is not None
         dw = arrays.w.swapaxes(0, 1) if self.swapped else arrays.w
         operands = Gradients(*self.operands(c, arrays.x, arrays.y), dw)
-        launches = compiled.prepare_gradient(operands, c.threads)
-        roles = functools.partial(self.operands, c) if self.swapped else None
-        return GradientCall(form, self.layout(c).partial_bytes, *launches, roles)
+        main, add = compiled.prepare_gradient(operands, c.threads)
+        given = address_of(operands.x), address_of(operands.dy), address_of(dw)
+        if add is None:
+            return [launched(main, room, *given)]
+        sums = room.take(self.layout(c).partial_bytes)
+        return [launched(main, room, *given, sums), launched(add, room, *given, sums)]
 
 
 def tile_parts(elements: int, tiles: int) -> int:

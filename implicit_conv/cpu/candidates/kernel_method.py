@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import heapq
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from implicit_conv.arrays.arrays import Array, ordered
 from implicit_conv.cache import OPERATORS, SIZED
@@ -17,9 +16,17 @@ from implicit_conv.cpu.candidates.candidate import Candidate, Formats, Method, R
 from implicit_conv.cpu.candidates.tiling import Estimate, Tiling, thread_count
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.machine.compiler import check_enabled
-from implicit_conv.cpu.run.call import Arrays, Call, CallForm, KernelCall
+from implicit_conv.cpu.run.call import Arrays
 from implicit_conv.cpu.run.packed import PackedFilter, PlainOrder
 from implicit_conv.kernels.cpu.runtime.layout import Layout
+from implicit_conv.kernels.cpu.runtime.program import (
+    Launched,
+    Room,
+    Step,
+    address_of,
+    copied,
+    launched,
+)
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.preparation import COMPILING, first, may_load
 from implicit_conv.problem.problem import Problem
@@ -36,6 +43,8 @@ class KernelMethod(Method):
     Kernels that write their sums to a staging tile, which `store_tile` finishes, compute every
     epilogue.
     """
+
+    copies_filters: ClassVar[bool] = False  # whether those of each launch must be contiguous
 
     @abstractmethod
     def layout(self, c: Candidate) -> Layout:
@@ -75,33 +84,49 @@ class KernelMethod(Method):
         filters = ordered(w, c.problem.filter_axes)
         return PackedFilter(operator(c, formats).pack(filters, c.threads), order)
 
-    def arguments(self, c: Candidate, arrays: Arrays) -> Iterable[Operands]:
-        """The operands of each launch, as views that the kernels take."""
-        from implicit_conv.kernels.cpu.operator import Operands
+    def arguments(self, c: Candidate, operands: Operands) -> Iterable[Operands]:
+        """The operands of each launch, as views that the kernels take, of those of a call."""
+        yield operands
 
-        yield Operands(*arrays)
-
-    def bind(
+    def steps(
         self,
         c: Candidate,
-        form: CallForm,
         arrays: Arrays,
         epilogue: Epilogue,
         formats: Formats,
+        room: Room,
         record: int = 0,
-    ) -> Call:
-        """Prepare the launches for arrays of these strides, which the method must accept."""
-        compiled = operator(c, formats)
-        operands = next(iter(self.arguments(c, arrays)))
-        split = None
-        if operands.w is not arrays.w:
-            split = functools.partial(self.arguments, c)
-        in_loop = operands.w if compiled.layout.packs_in_loop else None
-        main = compiled.prepare(operands._replace(w=in_loop), epilogue, c.threads, record)
-        packing = None
-        if operands.w is not None and in_loop is None:
-            packing = compiled.prepare_packing(operands.w, c.threads, record)
-        return KernelCall(form, compiled, main, packing, split)
+    ) -> list[Step]:
+        """The launches for arrays of these strides, which the method must accept, and before each
+        one what packs or copies its filter.
+        """
+        compiled, main = operator(c, formats), None  # which checks that code may be loaded
+        from implicit_conv.kernels.cpu.operator import Operands
+
+        of_call = Operands(arrays.x, arrays.w, arrays.y, arrays.residual)
+        sums = compiled.initial_sums if epilogue.biased else None
+        found, end = list[Step](), room.end
+        for operands in self.arguments(c, of_call):
+            x, w, y, residual = operands
+            room.end = end
+            if w is not None and self.copies_filters and not w[:1].flags.c_contiguous:
+                w = copied(w, room, found)
+            packs = w is not None and not compiled.layout.packs_in_loop
+            of_w, panels = address_of(x if w is None else w), arrays.panels if w is None else 0
+            if packs:
+                panels = room.take(compiled.layout.packed_bytes)
+                packing = compiled.prepare_packing(w, c.threads, record)
+                found.append(launched(packing, room, of_w, of_w, of_w, panels))
+                of_w = address_of(x)
+            added = 0 if residual is None else address_of(residual)
+            given = address_of(x), of_w, address_of(y), panels, added
+            if main is None:
+                read = operands._replace(w=None if packs else w)
+                launch = compiled.prepare(read, epilogue, c.threads, record)
+                main = launched(launch, room, *given, sums, scaled=epilogue.scaled)
+            # Others have the same strides.
+            found.append(Launched(main.launch, main.scratch, *given, sums, epilogue.scaled))
+        return found
 
     def loads(self, c: Candidate) -> list[Load]:
         """The loads that the kernels execute for contiguous arrays."""

@@ -19,16 +19,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from implicit_conv.arrays.arrays import Array, Binding, check_vector, dtype_key
+from implicit_conv.arrays.arrays import Array, check_vector, dtype_key, numpy_dtype
 from implicit_conv.arrays.integers import checked_bias
 from implicit_conv.cpu.candidates.candidate import Request
 from implicit_conv.cpu.engines.dgrad import DgradEngine
 from implicit_conv.cpu.engines.engine import CpuEngine
 from implicit_conv.cpu.engines.runner import parse_name
 from implicit_conv.cpu.engines.sums import SumEngine
-from implicit_conv.cpu.run.call import Call, CallForm, contiguous_strides
-from implicit_conv.cpu.run.packed import PackedParts
+from implicit_conv.cpu.run.call import Placed
+from implicit_conv.cpu.run.packed import PackedFilter, packed_parts
 from implicit_conv.errors import DTypeError, PlanError
+from implicit_conv.kernels.cpu.runtime.program import Called, Copied, Room, Step
 from implicit_conv.problem.options import COMPLEX_PARTS, ITEMSIZES
 from implicit_conv.problem.problem import Problem
 
@@ -112,19 +113,21 @@ class ComplexEngine(SumEngine):
             f"x and y are {how}\n\n{self.real.explain()}"
         )
 
-    def pack(self, w: Any) -> PackedParts:
+    def pack(self, w: Any) -> PackedFilter:
         """The packed filter; see `Plan.pack`."""
-        return PackedParts(self.kind, (self.real.pack(self.real_filter(self.plain_filter(w))),))
+        w = self.plain_filter(w)
+        real = np.empty(self.real.problem.weight_shape, self.real.problem.dtype)
+        self.fill_real(w, real)
+        return packed_parts(self.kind, [self.real.pack(real)])
 
     def tuned(self, filters: str) -> ComplexEngine:
         """The plan with the fastest candidate of the real convolution; see `Plan.tune`."""
         return replace(self, real=self.real.tuned(filters))
 
-    def real_filter(self, w: Array) -> Array:
-        """The filter of the real convolution."""
+    def fill_real(self, w: Array, real: Array, *_: object) -> None:
+        """Write the filter of the real convolution."""
         problem = self.problem
         k, c = (problem.weight_layout.index(letter) for letter in "KC")
-        real = np.empty(self.real.problem.weight_shape, self.real.problem.dtype)
         transposed = isinstance(self.real, DgradEngine)
         for out in (0, 1):
             for given in (0, 1):
@@ -133,25 +136,12 @@ class ComplexEngine(SumEngine):
                 place[k if transposed else c] = slice(given, None, 2)
                 part = w.real if out == given else w.imag
                 real[tuple(place)] = -part if given > out else part
-        return real
 
-    def viewed(self, strides: tuple[int, ...], dtype: str) -> tuple[int, ...] | None:
-        """The strides of the view of a complex array as a real one; None if it must be copied."""
-        size = ITEMSIZES[dtype]
-        if self.problem.channels_last and strides[-1] == size:
-            return *strides[:-1], size // 2
-        return None
-
-    def real_array(self, array: Array) -> Array:
-        """A view of a channels-last array, or a copy, with parts as channels."""
-        axis = self._channel_axis
-        if self.viewed(array.strides, array.dtype.name):
+    def viewed(self, array: Array) -> Array | None:
+        """A view of a complex array with parts as channels; None if it must be copied."""
+        if self.problem.channels_last and array.strides[-1] == array.itemsize:
             return array.view(COMPLEX_PARTS[array.dtype.name])
-        shape = (*array.shape[:axis], 2 * array.shape[axis], *array.shape[axis + 1 :])
-        copy = np.empty(shape, COMPLEX_PARTS[array.dtype.name])
-        real, imaginary = self.both_parts(copy)
-        real[...], imaginary[...] = array.real, array.imag
-        return copy
+        return None
 
     def both_parts(self, real: Array) -> tuple[Array, Array]:
         """The real and imaginary parts in a real array with parts as channels."""
@@ -169,51 +159,45 @@ class ComplexEngine(SumEngine):
             )
         return check_vector(name, given, self.summed.K, COMPLEX_PARTS[self.problem.dtype])
 
-    def bound(self, binding: Binding) -> Call:
-        """A call of the real convolution, which writes to y if that can be viewed."""
-        real, dtype = self.real, self.problem.dtype
-        size, w, residual = real.problem.itemsize, binding.w, binding.residual
-        view = self.viewed(binding.y, self.out_dtype)
-        direct = view is not None and real.y_dtype == COMPLEX_PARTS[self.out_dtype]
-        new = contiguous_strides(real.y_shape, ITEMSIZES[real.y_dtype])
-        if residual is not None:
-            copy = contiguous_strides(real.y_shape, size)
-            residual = self.viewed(residual, dtype) or copy
-        call = real.bind(
-            binding._replace(
-                x=self.viewed(binding.x, dtype) or contiguous_strides(real.x_shape, size),
-                w=None if w is None else contiguous_strides(real.problem.weight_shape, size),
-                y=view if direct and view else new,
-                residual=residual,
-            )
-        )
-        return ComplexCall(self, call, direct)
+    def steps(self, of: Placed, room: Room) -> list[Step]:
+        """The steps of the real convolution, which writes to y if that can be viewed, between those
+        that copy what cannot be viewed.
+        """
+        real, found = self.real, list[Step]()
+        dtype = numpy_dtype(real.problem.dtype)
 
+        def read(array: Array, shape: tuple[int, ...]) -> Array:
+            view = self.viewed(array)
+            if view is not None:
+                return view
+            copy = room.array(shape, dtype)
+            parts = zip((array.real, array.imag), self.both_parts(copy), strict=True)
+            found.extend(Copied(source, target) for source, target in parts)
+            return copy
 
-class ComplexCall(Call):
-    """The call of a real convolution, with parts as channels."""
+        w, panels = None, of.panels
+        if of.w is not None:
+            w = room.array(real.problem.weight_shape, dtype)
+            found.append(Called(self.fill_real, (of.w, w)))
+        residual = None if of.residual is None else read(of.residual, real.y_shape)
+        y = self.viewed(of.y) if real.y_dtype == COMPLEX_PARTS[self.out_dtype] else None
+        result = room.array(real.y_shape, numpy_dtype(real.y_dtype)) if y is None else y
+        x = read(of.x, real.x_shape)
+        found += real.steps(Placed(x, w, result, residual, panels, of.biased, of.scaled), room)
+        if y is None:
+            parts = zip(self.both_parts(result), (of.y.real, of.y.imag), strict=True)
+            found.extend(Copied(source, target) for source, target in parts)
+        return found
 
-    __slots__ = ("_direct", "_engine", "_real")
+    def vectors_of_steps(self) -> Callable[[Any, Any], tuple[Any, Any]]:
+        """The parts of a bias, and a factor for each part."""
 
-    def __init__(self, engine: ComplexEngine, real: Call, direct: bool) -> None:
-        """`direct` says that the real convolution writes to y."""
-        super().__init__(CallForm(engine.summed, engine.y_shape, np.dtype(engine.y_dtype), ()))
-        self._engine, self._real, self._direct = engine, real, direct
+        def real_vectors(bias: Any, scale: Any) -> tuple[Any, Any]:
+            if bias is not None:
+                bias = bias.view(COMPLEX_PARTS[bias.dtype.name])
+            return bias, None if scale is None else np.repeat(scale, 2)
 
-    def _compute(
-        self, x: Array, w: Any, bias: Any, y: Array, residual: Array | None, scale: Any
-    ) -> None:
-        """See `Call`; `w` is a complex filter, or the operands of `PackedParts`."""
-        engine = self._engine
-        filters = w[0] if isinstance(w, tuple) else engine.real_filter(w)
-        if bias is not None:
-            bias = self._addend(bias).view(COMPLEX_PARTS[self._sums.name])
-        added = None if residual is None else engine.real_array(residual)
-        factors = None if scale is None else np.repeat(scale, 2)
-        target = engine.real_array(y) if self._direct else None
-        result = self._real(engine.real_array(x), filters, bias, target, added, factors)
-        if not self._direct:
-            y.real, y.imag = engine.both_parts(result)
+        return real_vectors
 
 
 def plan_complex(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from implicit_conv.arrays.arrays import Binding, numpy_dtype
+from implicit_conv.arrays.arrays import numpy_dtype
 from implicit_conv.cache import cached_property
 from implicit_conv.cpu.candidates.candidate import Candidate, Query, Request
 from implicit_conv.cpu.candidates.phrases import gradient_text
@@ -25,22 +25,24 @@ from implicit_conv.cpu.engines.engine import CpuEngine
 from implicit_conv.cpu.engines.runner import parse_out_dtype
 from implicit_conv.cpu.engines.stride_phases import (
     Part,
-    PhasedCall,
-    bound_phases,
     copied_bytes,
+    empty_steps,
     filter_layout,
-    nothing,
+    phase_steps,
     space,
     stand_ins,
     swapped,
+    swapped_copy,
+    swapped_shape,
     without_channels,
 )
 from implicit_conv.cpu.engines.sums import SumEngine
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.plan.planner import least_workspace, workspace_error
-from implicit_conv.cpu.run.call import Call, CallForm, blank, stand_in
-from implicit_conv.cpu.run.packed import PackedParts
+from implicit_conv.cpu.run.call import Placed
+from implicit_conv.cpu.run.packed import PackedFilter, packed_parts, part_starts
 from implicit_conv.errors import PlanError
+from implicit_conv.kernels.cpu.runtime.program import Room, Step, copied
 from implicit_conv.kernels.preparation import imports
 from implicit_conv.problem.options import Activation
 from implicit_conv.problem.phases import MOST_PHASES, Phase, is_covered, phase_count, phases_of
@@ -185,11 +187,11 @@ class DgradEngine(SumEngine):
         return self.kind, *(part.engine.packed_key for part in self.parts)
 
     @property
-    def packed_bytes(self) -> int:
-        """Bytes of all packed filters."""
+    def starts(self) -> list[int]:
+        """Where the filters of phases begin in a packed one; then its end."""
         fold = self.fold(packed=True)
-        phases = self.phases if fold is None else (fold.product,)
-        return sum(engine.packed_bytes for engine in phases)
+        engines = self._engines if fold is None else (fold.product,)
+        return part_starts([engine.packed_bytes for engine in engines])
 
     @property
     def workspace_bytes(self) -> int:
@@ -289,15 +291,15 @@ class DgradEngine(SumEngine):
             return fold.trace()
         return [load for part in self.plain_parts for load in part.engine.trace()]
 
-    def pack(self, w: object) -> PackedParts:
-        """The packed filters of all phases, or that of the products; see `Plan.pack`."""
+    def pack(self, w: object) -> PackedFilter:
+        """The packed filters of all phases as one, or that of the products; see `Plan.pack`."""
         fold = self.fold(packed=True)
         if fold is not None:
-            return PackedParts(self.kind, (fold.pack(self.plain_filter(w)),))
-        array = swapped(self.problem, self.plain_filter(w))
+            return packed_parts(self.kind, [fold.pack(self.plain_filter(w))])
+        array = swapped_copy(self.problem, self.plain_filter(w))
         axes = filter_layout(self.problem)
-        packed = tuple(part.engine.pack(part.taps(array, axes)) for part in self.parts)
-        return PackedParts(self.kind, packed)
+        packed = [part.engine.pack(part.taps(array, axes)) for part in self.parts]
+        return packed_parts(self.kind, packed)
 
     def tuned(self, filters: str) -> DgradEngine:
         """The plan with the fastest candidate of each launch; see `Plan.tune`."""
@@ -307,7 +309,7 @@ class DgradEngine(SumEngine):
             return replace(self, folds=self.folds.tuned(filters, fold))
         problem = self.problem
         dy = tuning.example(self.x_shape, problem.dtype, 0)
-        w = swapped(problem, tuning.example(problem.weight_shape, problem.filter_dtype, 1))
+        w = swapped_copy(problem, tuning.example(problem.weight_shape, problem.filter_dtype, 1))
         dx = np.empty(self.y_shape, numpy_dtype(self.y_dtype))
         engines: dict[Problem, CpuEngine] = {}
         for part in self.parts:
@@ -318,31 +320,27 @@ class DgradEngine(SumEngine):
         parts = (replace(part, engine=engines[part.engine.problem]) for part in self.parts)
         return replace(self, parts=tuple(parts))
 
-    def bound(self, binding: Binding) -> Call:
-        """A call of all phases, or of what runs in their place."""
-        fold = self.fold(packed=binding.w is None)
-        if fold is not None and fold.takes(binding):
-            return fold.bound(self.y_shape, binding)
-        problem = self.problem
-        whole = len(self.parts) == 1 and self.empty is None
-        y = stand_in(self.y_shape, self.y_dtype, binding.y)
-        w = None
-        if binding.w is not None:
-            w = swapped(problem, blank(problem.weight_shape, problem.filter_dtype, binding.w))
-        together = self.together if w is not None else ()
-        together = together if together and _phase_packing().serves(problem, binding.w) else ()
-        own, parts = (None, together) if together else (w, self.parts)
-        calls = bound_phases(problem, parts, y, own, binding, self.residual_dtype, whole)
-        empty = None
+    def steps(self, of: Placed, room: Room) -> list[Step]:
+        """The steps of all phases, or of what runs in their place."""
+        fold = self.fold(packed=of.w is None)
+        if fold is not None and fold.takes(of.w):
+            return fold.steps(of, room)
+        problem, found = self.problem, list[Step]()
         if self.empty is not None:
-            given = nothing(self.empty)
-            x, filters = (array.strides for array in given)
-            empty = self.empty.bind(binding._replace(x=x, w=filters)), given
-        form = CallForm(problem, self.y_shape, y.dtype, ())
-        if together:
-            in_one: Call = _phase_packing().PackedPhases(form, calls, empty, binding.w)
-            return in_one
-        return PhasedCall(form, calls, empty)
+            found += empty_steps(self.empty, of, room)
+        if of.w is None:
+            panels = [of.panels + start for start in self.starts[:-1]]
+            return found + phase_steps(problem, self.parts, of, panels, room)
+        if self.together and _phase_packing().serves(problem, of.w.strides):
+            packed: list[Step] = _phase_packing().packed_steps(
+                problem, self.together, of, of.w, room
+            )
+            return found + packed
+        w = of.w
+        if problem.groups > 1:
+            w = copied(swapped(problem, w), room, found).reshape(swapped_shape(problem))
+        taps = [part.taps(w, filter_layout(problem)) for part in self.parts]
+        return found + phase_steps(problem, self.parts, of, taps, room)
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
-from implicit_conv.arrays.arrays import Array, Binding, numpy_dtype, ordered
+from implicit_conv.arrays.arrays import Array, Binding, numpy_dtype
 from implicit_conv.arrays.integers import check_activation
 from implicit_conv.cache import cached_property
 from implicit_conv.cpu.candidates.candidate import Candidate, Formats, Method, Query, Request
@@ -21,19 +19,19 @@ from implicit_conv.cpu.plan import planner
 from implicit_conv.cpu.plan.planner import Choice
 from implicit_conv.cpu.run.call import (
     Arrays,
-    Call,
-    CallForm,
+    Placed,
     bits,
-    blank,
-    ordered_bits,
-    stand_in,
+    contiguous_strides,
+    ordered_arrays,
 )
 from implicit_conv.cpu.run.packed import PackedFilter, PlainOrder
 from implicit_conv.errors import PlanError
 from implicit_conv.kernels.cpu.runtime.pool import new_array
+from implicit_conv.kernels.cpu.runtime.program import Room, Step, array_at
 from implicit_conv.kernels.geometry import Epilogue
 from implicit_conv.kernels.preparation import imports, prepare
 from implicit_conv.problem.options import (
+    ITEMSIZES,
     Activation,
     activation_kind,
     parse_activation,
@@ -228,7 +226,7 @@ class CpuEngine(Runner):
         """
         x, w, y = arrays or self._examples()
         binding = Binding(x.strides, w.strides, y.strides)
-        view = None if arrays is None else self._views(binding)[1]
+        view = None if arrays is None else self._arrays(Placed(x, w, y))
 
         def run(c: Candidate) -> Callable[[], object]:
             one = replace(self, choice=Choice((c,), ()))
@@ -249,63 +247,60 @@ class CpuEngine(Runner):
         w = tuning.example(self.w_shape, problem.filter_dtype, 1)
         return x, w, new_array(self.y_shape, numpy_dtype(self.y_dtype), x.ctypes.data)
 
-    def _views(self, binding: Binding) -> tuple[CallForm, Arrays]:
-        """The form of a call, and arrays of these strides as methods take them."""
-        problem, view = self.problem, self.best.problem
-        w, axes = None, view.filter_axes
-        if binding.w is not None:
-            w = blank(self.w_shape, problem.filter_dtype, binding.w)
-        elif isinstance(order := self.best_packed.packed, PlainOrder):
-            w, axes = np.empty(order.shape, numpy_dtype(order.dtype)), order.axes
-        form = CallForm(view, self.y_shape, numpy_dtype(self.y_dtype), axes)
-        residual = None
-        if binding.residual is not None:
-            residual = stand_in(self.y_shape, self.residual_dtype, binding.residual)
-        return form, Arrays(
-            ordered_bits(self.x_shape, problem.dtype, binding.x, view.axes),
-            None if w is None else ordered(bits(w), axes),
-            ordered_bits(self.y_shape, self.y_dtype, binding.y, view.axes),
-            None if residual is None else ordered(residual, view.axes),
-        )
+    def _arrays(self, of: Placed) -> Arrays:
+        """The arrays of a call as methods take them."""
+        view, w, axes = self.best.problem, of.w, None
+        order = self.best_packed.packed if w is None else None
+        if isinstance(order, PlainOrder):
+            strides = contiguous_strides(order.shape, ITEMSIZES[order.dtype])
+            w = array_at(of.panels, order.shape, numpy_dtype(order.dtype), strides)
+            axes = order.axes
+        return ordered_arrays(view, of.x, w, of.y, of.residual, of.panels, axes)
 
-    def bound(self, binding: Binding) -> Call:
-        """A call of the first candidate that accepts the strides.
+    def steps(self, of: Placed, room: Room) -> list[Step]:
+        """Those of the first candidate that accepts the strides.
 
         Raises
         ------
         PlanError
             There is none.
         """
-        form, arrays = self._views(binding)
-        first = self.best_packed if binding.w is None else self.best
+        arrays = self._arrays(of)
+        first = self.best_packed if of.w is None else self.best
         order = self._in_order(first)
-        candidate = next((c for c in order if self._takes(c, binding, arrays)), None)
+        candidate = next((c for c in order if self._takes(c, of, arrays)), None)
         if candidate is None and self.choice.near:  # other methods were not asked
-            return self.searched().bound(binding)
+            return self.searched().steps(of, room)
         if candidate is None:
-            raise self._refusal(binding, arrays)
+            raise self._refusal(of, arrays)
         if candidate is not first:
             needs = first.method.needs
             LOG.debug("%s runs, because %s needs %s", candidate.name, first.name, needs)
-        bind, epilogue = candidate.method.bind, self._epilogue(binding)
-        return prepare(bind, candidate, form, arrays, epilogue, self.formats)
+        end, steps = room.end, candidate.method.steps
+
+        def made() -> list[Step]:  # perhaps twice
+            room.end = end
+            return steps(candidate, arrays, self._epilogue(of), self.formats, room)
+
+        found: list[Step] = prepare(made)
+        return found
 
     def searched(self) -> CpuEngine:
         """The plan with the candidates of all methods."""
         query = Query(self.best.problem, self.arch, self.request, None, self.methods)
         return replace(self, choice=planner.estimated(query))
 
-    def _epilogue(self, binding: Binding) -> Epilogue:
-        """What calls of the binding do to sums: with a scale, it adds the bias too."""
-        return Epilogue(self.activation, binding.biased and not binding.scaled, binding.scaled)
+    def _epilogue(self, of: Placed) -> Epilogue:
+        """What a call does to sums: with a scale, it adds the bias too."""
+        return Epilogue(self.activation, of.biased and not of.scaled, of.scaled)
 
-    def _takes(self, c: Candidate, binding: Binding, arrays: Arrays) -> bool:
+    def _takes(self, c: Candidate, of: Placed, arrays: Arrays) -> bool:
         """Whether a candidate can compute `arrays` of these strides."""
         reads = arrays.w is not None or c.packed.key == self.best_packed.packed.key
-        serves = c.method.serves.takes(self._epilogue(binding), binding.residual is not None)
+        serves = c.method.serves.takes(self._epilogue(of), of.residual is not None)
         return reads and serves and c.method.accepts(c, arrays)
 
-    def _refusal(self, binding: Binding, arrays: Arrays) -> PlanError:
+    def _refusal(self, of: Placed, arrays: Arrays) -> PlanError:
         """The error where no candidate takes the strides: for lack of memory, or for what else was
         given.
         """
@@ -321,10 +316,10 @@ class CpuEngine(Runner):
                 "for no limit"
             )
         given = {
-            "packed filter": binding.w is None,
-            "bias": binding.biased,
-            "scale": binding.scaled,
-            "residual": binding.residual is not None,
+            "packed filter": of.w is None,
+            "bias": of.biased,
+            "scale": of.scaled,
+            "residual": of.residual is not None,
         }
         found = [name for name, is_given in given.items() if is_given]
         ways = ["contiguous arrays"] * bool(needs) + [f"no {name}" for name in found]

@@ -8,7 +8,8 @@ from implicit_conv.arrays.arrays import Array, numpy_dtype
 from implicit_conv.cpu.candidates.kernel_method import KernelMethod
 from implicit_conv.cpu.candidates.problem_views import in_own_axes
 from implicit_conv.cpu.engines.engine import CpuEngine
-from implicit_conv.cpu.run.call import CallForm
+from implicit_conv.cpu.run.call import ordered_arrays
+from implicit_conv.kernels.cpu.runtime.program import Program, Room, W, X, Y, placed
 from implicit_conv.kernels.geometry import Epilogue
 from implicit_conv.problem.schedule import Load
 
@@ -21,10 +22,14 @@ def executed_loads(engine: CpuEngine, x: Array, w: Array) -> list[Load]:
     y = np.empty(engine.problem.output_shape, numpy_dtype(engine.y_dtype))
     formats = engine.formats._replace(recording=True)
     c = engine.best
-    form = CallForm(c.problem, y.shape, y.dtype, c.problem.filter_axes)
-    arrays, epilogue = form.arrays(x, w, y, None), Epilogue(engine.activation)
-    call = c.method.bind(c, form, arrays, epilogue, formats, recording.address)
-    call(x, w, None, y)
+    at_x, at_w, at_y = (
+        placed(place, array.shape, array.dtype, array.strides)
+        for place, array in ((X, x), (W, w), (Y, y))
+    )
+    arrays = ordered_arrays(c.problem, at_x, at_w, at_y)
+    epilogue, room = Epilogue(engine.activation), Room()
+    steps = c.method.steps(c, arrays, epilogue, formats, room, recording.address)
+    Program(steps, room).run(*(array.ctypes.data for array in (x, w, y)))
     g = c.geometry
     assert isinstance(c.method, KernelMethod)
     mode = "w" if g.step_w == g.stride_w else "tile"

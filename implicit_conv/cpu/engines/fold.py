@@ -21,7 +21,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from implicit_conv.arrays.arrays import Array, Binding, numpy_dtype, ordered
+from implicit_conv.arrays.arrays import Array, numpy_dtype, ordered
 from implicit_conv.cpu.candidates.candidate import Method, Query, Request
 from implicit_conv.cpu.candidates.phrases import count
 from implicit_conv.cpu.candidates.problem_views import spatial
@@ -36,12 +36,13 @@ from implicit_conv.cpu.engines.fold_blocks import (
     product_problem,
     tile_strides,
 )
-from implicit_conv.cpu.engines.fold_call import FoldCall
+from implicit_conv.cpu.engines.fold_call import fold_steps
 from implicit_conv.cpu.engines.phase_packing import one_pass_seconds, own_seconds, together
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.plan import planner
-from implicit_conv.cpu.run.call import Arrays, CallForm, contiguous_strides, stand_in
+from implicit_conv.cpu.run.call import Arrays, Placed, contiguous_strides, stand_in
 from implicit_conv.cpu.run.packed import PackedFilter
+from implicit_conv.kernels.cpu.runtime.program import Room, Step
 from implicit_conv.kernels.cpu.runtime.table import MOST_APART
 from implicit_conv.kernels.preparation import imports
 from implicit_conv.problem.options import ITEMSIZES, Activation, parse_activation
@@ -125,16 +126,14 @@ class Fold:
         """Whether a plain filter is packed before the first block, because others read it too."""
         return self.problem.N * len(self.blocks.all) > 1
 
-    def takes(self, binding: Binding) -> bool:
+    def takes(self, w: Array | None) -> bool:
         """Whether it reads a filter of these strides: one row for each channel."""
-        return binding.w is None or is_row(self.problem, binding.w)
+        return w is None or is_row(self.problem, w.strides)
 
-    def bound(self, y_shape: tuple[int, ...], binding: Binding) -> FoldCall:
-        """A call for arrays of strides that it `takes`."""
-        form = CallForm(self.problem, y_shape, numpy_dtype(self.problem.dtype), ())
-        packs = self.is_packed_first and binding.w is not None
-        parts = self.product, self.blocks, self.activation
-        return FoldCall(form, *parts, binding, packs_first=packs)
+    def steps(self, of: Placed, room: Room) -> list[Step]:
+        """The steps of a call with a filter that it `takes`."""
+        parts = self.problem, self.product, self.blocks, self.activation
+        return fold_steps(*parts, of, self.is_packed_first, room)
 
     def pack(self, w: Array) -> PackedFilter:
         """The packed filter of the products; see `Plan.pack`."""

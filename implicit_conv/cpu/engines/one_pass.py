@@ -6,9 +6,6 @@ import logging
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-import numpy as np
-
-from implicit_conv.arrays.arrays import Array, Binding
 from implicit_conv.cpu.candidates.candidate import Method, Query, Request
 from implicit_conv.cpu.candidates.phrases import gradient_text
 from implicit_conv.cpu.candidates.problem_views import spatial
@@ -17,7 +14,8 @@ from implicit_conv.cpu.engines.runner import parse_out_dtype
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.plan import planner
 from implicit_conv.cpu.plan.input_gradients import INPUT_GRADIENTS
-from implicit_conv.cpu.run.call import Call, CallForm, contiguous_strides
+from implicit_conv.cpu.run.call import Placed
+from implicit_conv.kernels.cpu.runtime.program import Room, Step, copied
 from implicit_conv.kernels.preparation import imports
 from implicit_conv.problem.options import Activation, activation_kind, parse_activation
 from implicit_conv.problem.problem import Problem
@@ -60,23 +58,23 @@ class OnePassEngine(CpuEngine):
     def _problem_text(self) -> str:
         return gradient_text(self.problem, self.names, self.result)
 
-    def bound(self, binding: Binding) -> Call:
-        """A call for arrays of these strides; it copies those that vectors cannot load.
+    def steps(self, of: Placed, room: Room) -> list[Step]:
+        """See `CpuEngine`; arrays that vectors cannot load are copied first.
 
         Raises
         ------
         PlanError
             The copy would exceed `max_workspace`.
         """
-        form, arrays = self._views(binding)
+        arrays = self._arrays(of)
         if self.best.method.accepts(self.best, arrays):
-            return super().bound(binding)
-        itemsize = arrays.x.itemsize
-        if self.call_bytes + arrays.x.size * itemsize > self.request.limit:
-            raise self._refusal(binding, arrays)
+            return super().steps(of, room)
+        if self.call_bytes + of.x.nbytes > self.request.limit:
+            raise self._refusal(of, arrays)
         LOG.debug("%s is copied, because %s is needed", self.names[0], self.best.method.needs)
-        strides = contiguous_strides(self.x_shape, itemsize)
-        return CopiedCall(form, super().bound(binding._replace(x=strides)))
+        found = list[Step]()
+        x = copied(of.x, room, found)
+        return found + super().steps(of._replace(x=x), room)
 
 
 @dataclass(frozen=True)
@@ -86,22 +84,6 @@ class OnePassTransposedEngine(OnePassEngine):
     names: ClassVar[tuple[str, str]] = ("x", "w")
     has_epilogue: ClassVar[bool] = True
     result: ClassVar[str] = "y"
-
-
-class CopiedCall(Call):
-    """A call of a contiguous copy of x."""
-
-    __slots__ = ("_call",)
-
-    def __init__(self, form: CallForm, call: Call) -> None:
-        super().__init__(form)
-        self._call = call
-
-    def _compute(
-        self, x: Array, w: Any, bias: Any, y: Array, residual: Array | None, scale: Any
-    ) -> None:
-        """See `Call`."""
-        self._call(np.ascontiguousarray(x), w, bias, y, residual, scale)
 
 
 def plan(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,17 +19,26 @@ from implicit_conv.cpu.candidates.candidate import Refusal
 from implicit_conv.cpu.candidates.problem_views import spatial
 from implicit_conv.cpu.engines.engine import CpuEngine
 from implicit_conv.cpu.engines.fold_blocks import is_row
-from implicit_conv.cpu.engines.stride_phases import Part, PhasedCall, filter_layout
+from implicit_conv.cpu.engines.stride_phases import Part, filter_layout, phase_steps
 from implicit_conv.cpu.plan.planner import FIXED, Choice
-from implicit_conv.cpu.run.call import Call, CallForm, address, blank
+from implicit_conv.cpu.run.call import Placed
 from implicit_conv.cpu.run.packed import PanelOrder
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.gemm.layout import PHASE_TAP_BYTES
 from implicit_conv.kernels.cpu.runtime.layout import round_up
-from implicit_conv.kernels.cpu.runtime.pool import POOL
-from implicit_conv.kernels.cpu.runtime.program import Room, Step
+from implicit_conv.kernels.cpu.runtime.program import (
+    Copied,
+    Room,
+    Step,
+    address_of,
+    array_at,
+    launched,
+)
 from implicit_conv.kernels.preparation import first, prepare
 from implicit_conv.problem.problem import Problem
+
+if TYPE_CHECKING:
+    from implicit_conv.kernels.cpu.runtime.launch import Launch
 
 DTYPES = ("float32", "float64")
 # Cycles per element of w that is packed in one pass, and for each phase that reads its taps, which
@@ -110,7 +119,7 @@ def tap_table(problem: Problem, parts: Sequence[Part], w: Array) -> Any:
         c = part.engine.best_packed
         g = c.geometry
         taps = ordered(part.taps(w, filter_layout(problem)), c.problem.filter_axes)
-        place = taps.ctypes.data - w.ctypes.data
+        place = address_of(taps) - address_of(w)
         for row in range(g.T * g.R):
             for number in range(g.S):
                 indices = *divmod(row, g.R), schedule.column_tap(g, number)
@@ -120,66 +129,37 @@ def tap_table(problem: Problem, parts: Sequence[Part], w: Array) -> Any:
     return found
 
 
-class PackedPhases(PhasedCall):
-    """The prepared calls of all phases, which read panels, and the launch that packs them."""
-
-    __slots__ = ("_packing", "_starts", "_table")
-
-    def __init__(
-        self,
-        form: CallForm,
-        calls: Sequence[tuple[Part, Call]],
-        empty: tuple[Call, tuple[Array, Array]] | None,
-        strides: tuple[int, ...],
-    ) -> None:
-        """`strides` are those of w, which a pass `serves`."""
-        super().__init__(form, calls, empty)
-        problem, parts = form.problem, [part for part, _ in calls]
-        engine = parts[0].engine
-        settings = engine.best_packed.threads, engine.request.compiler
-        panels = [part.engine.packed_key for part in parts]
-        key = "phases", FIXED(problem), strides, settings, *panels
-        found = SIZED.get(key)
-        if found is None:
-            found = self._made(problem, parts, strides)
-            SIZED.keep(key, found)
-        self._starts, self._table, self._packing = found
-
-    def _made(self, problem: Problem, parts: Sequence[Part], strides: tuple[int, ...]) -> Any:
-        """The starts of panels, the table of taps and the launch that packs: those of all sizes."""
-        starts = panel_starts(problem, [part.engine for part in parts])
-        w = blank(problem.weight_shape, problem.filter_dtype, strides)
+def packed_steps(
+    problem: Problem, parts: Sequence[Part], of: Placed, w: Array, room: Room
+) -> list[Step]:
+    """The steps of phases whose filters one launch packs: it reads a table of taps behind which it
+    writes the panels of all.
+    """
+    engines = [part.engine for part in parts]
+    settings = engines[0].best_packed.threads, engines[0].request.compiler
+    panels = [engine.packed_key for engine in engines]
+    key = "phases", FIXED(problem), w.strides, settings, *panels
+    found = SIZED.get(key)
+    if found is None:
+        starts = panel_starts(problem, engines)
         taps = tap_table(problem, parts, w).reshape(-1).view(np.uint8)
-        return starts, taps, prepare(self._prepared, problem, parts[0].engine, w)
+        found = starts, taps, prepare(_launch, problem, engines[0], w)
+        SIZED.keep(key, found)
+    starts, taps, launch = found
+    block, of_w = room.take(starts[-1]), address_of(w)
+    table = array_at(block, taps.shape, taps.dtype, taps.strides)
+    packing: list[Step] = [Copied(taps, table), launched(launch, room, of_w, of_w, of_w, block)]
+    filters = [block + start for start in starts[:-1]]
+    return packing + phase_steps(problem, parts, of, filters, room)
 
-    def _prepared(self, problem: Problem, engine: CpuEngine, w: Array) -> Any:
-        """The launch that packs."""
-        first("packing of phases")
-        from implicit_conv.kernels.cpu.gemm.phase_packing import prepare_phase_packing
 
-        c = engine.best_packed
-        k, channels = (w.strides[axis] for axis in spatial(problem).filter_axes[1::-1])
-        g = c.geometry._replace(T=1, R=1, S=math.prod(problem.kernel))
-        given = g, c.lanes, problem.dtype, (k, channels), c.threads, engine.request.compiler
-        return prepare_phase_packing(*given)
+def _launch(problem: Problem, engine: CpuEngine, w: Array) -> Launch:
+    """The launch that packs."""
+    first("packing of phases")
+    from implicit_conv.kernels.cpu.gemm.phase_packing import prepare_phase_packing
 
-    def _compute(
-        self, x: Array, w: Any, bias: Any, y: Array, residual: Array | None, scale: Any
-    ) -> None:
-        """See `Call`; `w` is a plain filter."""
-        block = POOL.take(self._starts[-1])
-        try:
-            memory: Any = block.memory
-            memory[: self._table.size] = self._table
-            self._packing.run(w, w, w, block.address)
-            panels = tuple(block.address + start for start in self._starts[:-1])
-            super()._compute(x, panels, bias, y, residual, scale)
-        finally:
-            POOL.give(block)
-
-    def steps(self, x: Array, w: Any, y: Array, room: Room) -> list[Step]:
-        """See `Call`; `w` is a plain filter."""
-        block, of_w = room.take(self._starts[-1]), address(w)
-        packing = [Step(self._table, 0, 0, block), Step(self._packing, of_w, of_w, of_w, block)]
-        panels = tuple(block + start for start in self._starts[:-1])
-        return packing + super().steps(x, panels, y, room)
+    c = engine.best_packed
+    k, channels = (w.strides[axis] for axis in spatial(problem).filter_axes[1::-1])
+    g = c.geometry._replace(T=1, R=1, S=math.prod(problem.kernel))
+    given = g, c.lanes, problem.dtype, (k, channels), c.threads, engine.request.compiler
+    return prepare_phase_packing(*given)

@@ -8,23 +8,25 @@ the padding repeats: first along the later axes, whose corners it contains, then
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from implicit_conv.arrays.arrays import Array, Binding, numpy_dtype
+from implicit_conv.arrays.arrays import Array, numpy_dtype
 from implicit_conv.cpu.candidates.candidate import Request
 from implicit_conv.cpu.engines import dgrad
 from implicit_conv.cpu.engines.dgrad import InputGradEngine
 from implicit_conv.cpu.engines.runner import parse_out_dtype
 from implicit_conv.cpu.engines.sums import SumEngine
 from implicit_conv.cpu.machine.arch import CpuArch
-from implicit_conv.cpu.run.call import Call, CallForm, contiguous_strides
-from implicit_conv.cpu.run.packed import PackedParts
+from implicit_conv.cpu.run.call import Placed
+from implicit_conv.cpu.run.packed import PackedFilter, packed_parts
 from implicit_conv.kernels import schedule
+from implicit_conv.kernels.cpu.runtime.program import Called, Copied, Room, Step
 from implicit_conv.problem.options import ITEMSIZES, PADDING_MODES, SPACE
 from implicit_conv.problem.problem import Problem
 
@@ -113,24 +115,47 @@ class FoldedEngine(SumEngine):
         ]
         return "\n".join([*lines, "", self.image.explain()])
 
-    def pack(self, w: object) -> PackedParts:
-        """The packed filters of the image and of all strips; see `Plan.pack`."""
-        return PackedParts(self.kind, tuple(engine.pack(w) for engine in self.engines))
+    def pack(self, w: object) -> PackedFilter:
+        """The packed filters of the image and of all strips as one; see `Plan.pack`."""
+        return packed_parts(self.kind, [engine.pack(w) for engine in self.engines])
 
     def tuned(self, filters: str) -> FoldedEngine:
         """The plan with the fastest candidates of the image and of all strips; see `Plan.tune`."""
         strips = (replace(strip, engine=strip.engine.tuned(filters)) for strip in self.strips)
         return replace(self, image=self.image.tuned(filters), strips=tuple(strips))
 
-    def bound(self, binding: Binding) -> Call:
-        """A call of the image and of all strips, whose results are new arrays unless the image can
-        write to y.
+    def steps(self, of: Placed, room: Room) -> list[Step]:
+        """The gradient of the image, and of each strip, which is then added to it; the image writes
+        to y if it has the dtype of that.
         """
-        direct = self.image.y_dtype == self.y_dtype
-        image = binding if direct else _with_new_result(self.image, binding)
-        calls = [self.image.bind(image)]
-        calls += [s.engine.bind(_with_new_result(s.engine, binding)) for s in self.strips]
-        return FoldedCall(self, calls, direct)
+        starts = self.starts
+        y = of.y
+        if self.image.y_dtype != self.y_dtype:
+            y = room.array(y.shape, numpy_dtype(self.image.y_dtype))
+        found = self.image.steps(of._replace(y=y), room)
+        if y is not of.y:
+            found.append(Copied(y, of.y))
+        end = room.end
+        for strip, start in zip(self.strips, starts[1:-1], strict=True):
+            room.end, engine = end, strip.engine
+            values = room.array(engine.y_shape, numpy_dtype(engine.y_dtype))
+            found += engine.steps(of._replace(y=values, panels=of.panels + start), room)
+            found.append(Called(functools.partial(self._add, strip), (values, of.y)))
+        return found
+
+    def _add(self, strip: Strip, values: Array, y: Array, *_: object) -> None:
+        """Add the gradient of a strip to the pixels that it repeats."""
+        axes = [self.problem.array_layout.index(letter) for letter in SPACE[self.problem.rank]]
+        values = values.astype(y.dtype, copy=False)
+        for axis in range(len(axes) - 1, strip.axis, -1):
+            rows = np.moveaxis(values, axes[axis], 0)
+            folded = np.zeros((y.shape[axes[axis]], *rows.shape[1:]), rows.dtype)
+            _add_rows(rows, self.sources(axis), folded)
+            values = np.moveaxis(folded, 0, axes[axis])
+        place, first = axes[strip.axis], strip.first
+        rows = np.moveaxis(values, place, 0)
+        sources = self.sources(strip.axis)[first : first + len(rows)]
+        _add_rows(rows, sources, np.moveaxis(y, place, 0))
 
     def sources(self, axis: int) -> list[int]:
         """The pixel that each position of the padded axis reads; none repeats a cropped pixel."""
@@ -142,54 +167,6 @@ class FoldedEngine(SumEngine):
             at if 0 <= at < size else first + schedule.repeated_pixel(mode, at - first, count)
             for at in range(-max(0, low), size + max(0, high))
         ]
-
-
-class FoldedCall(Call):
-    """The gradients of the image and of the strips, added up."""
-
-    __slots__ = ("_axes", "_calls", "_direct", "_sources", "_strips")
-
-    def __init__(self, engine: FoldedEngine, calls: Sequence[Call], direct: bool) -> None:
-        """`calls` are those of the image and of the strips; `direct` says that the first one writes
-        to y.
-        """
-        problem = engine.problem
-        super().__init__(CallForm(problem, engine.y_shape, numpy_dtype(engine.y_dtype), ()))
-        self._strips, self._calls, self._direct = engine.strips, calls, direct
-        self._axes = [problem.array_layout.index(letter) for letter in SPACE[problem.rank]]
-        self._sources = [engine.sources(axis) for axis in range(problem.rank)]
-
-    def _compute(
-        self, x: Array, w: Any, bias: Any, y: Array, residual: Array | None, scale: Any
-    ) -> None:
-        """See `Call`; `w` is a plain filter, or the operands of `PackedParts`."""
-        filters = w if isinstance(w, tuple) else (w,) * len(self._calls)
-        image, *strips = zip(self._calls, filters, strict=True)
-        call, packed = image
-        if self._direct:
-            call(x, packed, None, y)
-        else:
-            y[...] = call(x, packed)
-        for strip, (call, packed) in zip(self._strips, strips, strict=True):
-            self._add(strip, call(x, packed).astype(y.dtype, copy=False), y)
-
-    def _add(self, strip: Strip, values: Array, y: Array) -> None:
-        """Add the gradient of a strip to the pixels that it repeats."""
-        for axis in range(len(self._axes) - 1, strip.axis, -1):
-            rows = np.moveaxis(values, self._axes[axis], 0)
-            folded = np.zeros((y.shape[self._axes[axis]], *rows.shape[1:]), rows.dtype)
-            _add_rows(rows, self._sources[axis], folded)
-            values = np.moveaxis(folded, 0, self._axes[axis])
-        place, first = self._axes[strip.axis], strip.first
-        rows = np.moveaxis(values, place, 0)
-        sources = self._sources[strip.axis][first : first + len(rows)]
-        _add_rows(rows, sources, np.moveaxis(y, place, 0))
-
-
-def _with_new_result(engine: InputGradEngine, binding: Binding) -> Binding:
-    """`binding` of arrays dy and w to a new result of `engine`."""
-    strides = contiguous_strides(engine.y_shape, ITEMSIZES[engine.y_dtype])
-    return binding._replace(y=strides)
 
 
 def _add_rows(rows: Array, sources: list[int], target: Array) -> None:

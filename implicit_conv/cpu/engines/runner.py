@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -36,11 +37,22 @@ from implicit_conv.arrays.integers import (
     refuse_int32,
 )
 from implicit_conv.cache import cached_property, keep_call
-from implicit_conv.cpu.run.call import Call, contiguous_strides
-from implicit_conv.cpu.run.packed import PackedFilter, PackedParts
+from implicit_conv.cpu.run.call import Call, Placed, contiguous_strides
+from implicit_conv.cpu.run.packed import PackedFilter, PackedOrder
 from implicit_conv.cpu.run.repeated import RepeatedArrays
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
 from implicit_conv.kernels.cpu.runtime.pool import new_array
+from implicit_conv.kernels.cpu.runtime.program import (
+    RESIDUAL,
+    Program,
+    Room,
+    Step,
+    W,
+    X,
+    Y,
+    begin_of,
+    placed,
+)
 from implicit_conv.kernels.cpu.runtime.same_arrays import Record, can_record
 from implicit_conv.kernels.preparation import imports
 from implicit_conv.problem.options import ITEMSIZES
@@ -73,7 +85,7 @@ class Runner(ABC):
     out_dtype: str  # the dtype of results
     names: ClassVar[tuple[str, str]] = ("x", "w")  # of the two arrays, in messages
     has_epilogue: ClassVar[bool] = True  # whether a bias, a residual or a scale may be given
-    kind: ClassVar[str] = PackedFilter.kind  # of its packed filters
+    kind: ClassVar[str] = PackedOrder.kind  # of its packed filters
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle and copy the plan without prepared calls, which hold addresses of this process."""
@@ -116,7 +128,7 @@ class Runner(ABC):
         """`w` after its checks: an array, or a packed filter, which has a `panels` and an
         `operand`.
         """
-        if not isinstance(w, (PackedFilter, PackedParts)):
+        if not isinstance(w, PackedFilter):
             return self.plain_filter(w)
         if w.kind != self.kind:
             raise ShapeError(
@@ -138,9 +150,52 @@ class Runner(ABC):
         check_array("w", array, self.problem.weight_shape, self.problem.filter_dtype)
         return array
 
+    @property
+    def w_shape(self) -> tuple[int, ...]:
+        """The shape of the second array."""
+        return self.problem.weight_shape
+
     @abstractmethod
+    def steps(self, of: Placed, room: Room) -> list[Step]:
+        """The steps of a call; see `Method.steps`."""
+
+    def vectors_of_steps(self) -> Callable[[Any, Any], tuple[Any, Any]] | None:
+        """What makes a bias and a scale of steps of those of a call; None if they are the same."""
+        return None
+
     def bound(self, binding: Binding) -> Call:
-        """A new call for arrays of these strides."""
+        """A new call for arrays of these strides.
+
+        Raises
+        ------
+        PlanError
+            No method takes them.
+        """
+        problem, room = self.problem, Room()
+        x_dtype, y_dtype = numpy_dtype(problem.dtype), numpy_dtype(self.y_dtype)
+        w = residual = None
+        if binding.w is not None:
+            dtype = numpy_dtype(problem.filter_dtype)
+            w = placed(W, self.w_shape, dtype, binding.w)
+        if binding.residual is not None:
+            dtype = numpy_dtype(self.residual_dtype)
+            residual = placed(RESIDUAL, self.y_shape, dtype, binding.residual)
+        of = Placed(
+            placed(X, self.x_shape, x_dtype, binding.x),
+            w,
+            placed(Y, self.y_shape, y_dtype, binding.y),
+            residual,
+            begin_of(W),
+            binding.biased,
+            binding.scaled,
+        )
+        steps, summed, bias = self.steps(of, room), self.summed, None
+        if binding.biased and not binding.scaled:
+            bias = np.empty(summed.K, numpy_dtype(summed.sum_dtype))
+        vectors = self.vectors_of_steps()
+        if bias is not None and vectors is not None:
+            bias, _ = vectors(bias, None)
+        return Call(summed, self.y_shape, y_dtype, Program(steps, room, bias), vectors)
 
     @cached_property
     def calls(self) -> dict[object, Any]:

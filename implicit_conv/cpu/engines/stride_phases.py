@@ -1,24 +1,28 @@
-"""The stride phases of arrays: their pixels and taps, and the call of all."""
+"""The stride phases of arrays: their pixels and taps, and the steps of all."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from implicit_conv.arrays.arrays import Array, Binding, numpy_dtype, ordered, with_own_strides
+from implicit_conv.arrays.arrays import Array, numpy_dtype, ordered
 from implicit_conv.cpu.engines.engine import CpuEngine
-from implicit_conv.cpu.run.call import Arrays, Call, CallForm, contiguous_strides, stand_in
-from implicit_conv.errors import PlanError
+from implicit_conv.cpu.run.call import Arrays, Placed, ordered_arrays, stand_in
+from implicit_conv.kernels.cpu.runtime.program import (
+    Copied,
+    Room,
+    Step,
+    address_of,
+    copied,
+    located,
+)
 from implicit_conv.problem.options import ITEMSIZES, WEIGHT_LAYOUTS_OF
 from implicit_conv.problem.phases import Phase
 from implicit_conv.problem.problem import Problem
-
-if TYPE_CHECKING:
-    from implicit_conv.kernels.cpu.runtime.program import Room, Step
 
 
 @dataclass(frozen=True)
@@ -54,41 +58,44 @@ def filter_layout(problem: Problem) -> str:
 
 
 def swapped(problem: Problem, w: Array) -> Array:
-    """`w` itself, or with groups a copy with each group's filters and channels swapped."""
-    if problem.groups == 1:
-        return w
+    """A view of `w` with each group's filters and channels swapped, with the axes (group, channel,
+    filter, taps); as an array of the shape `swapped_shape`, it is the filter that phases slice.
+    """
     filters = ordered(w, tuple(map(problem.weight_layout.find, filter_layout(problem))))
     k, c, *taps = filters.shape
-    grouped = filters.reshape(problem.groups, k // problem.groups, c, *taps)
-    copied = np.ascontiguousarray(grouped.swapaxes(1, 2))
-    return copied.reshape(problem.C, k // problem.groups, *taps)
+    return filters.reshape(problem.groups, k // problem.groups, c, *taps).swapaxes(1, 2)
+
+
+def swapped_shape(problem: Problem) -> tuple[int, ...]:
+    """The shape of the filter that phases slice."""
+    if problem.groups == 1:
+        return problem.weight_shape
+    return problem.C, problem.K // problem.groups, *problem.kernel
+
+
+def swapped_copy(problem: Problem, w: Array) -> Array:
+    """The filter that phases slice: `w` itself, or with groups a copy."""
+    if problem.groups == 1:
+        return w
+    return np.ascontiguousarray(swapped(problem, w)).reshape(swapped_shape(problem))
 
 
 def stand_ins(problem: Problem, phase: Phase, view: Problem) -> Arrays:
     """Arrays with the strides of those that a phase gets if dy, w and dx are contiguous, with the
     axes of `view`, which is that of the phase's fprop; they have no memory of their own.
     """
-    shape, axes = problem.weight_shape, filter_layout(problem)
-    if problem.groups > 1:
-        shape = problem.C, problem.K // problem.groups, *problem.kernel
-    w = sliced(stand_in(shape, problem.filter_dtype), axes, phase.taps)
+    w = stand_in(swapped_shape(problem), problem.filter_dtype)
+    w = sliced(w, filter_layout(problem), phase.taps)
     dy = stand_in(problem.output_shape, problem.dtype)
     dx = stand_in(problem.input_shape, problem.dtype)
     dx = sliced(dx, problem.array_layout, phase.pixels)
-    return CallForm(view, dx.shape, dx.dtype, view.filter_axes).arrays(dy, w, dx, None)
+    return ordered_arrays(view, dy, w, dx)
 
 
 def copied_bytes(problem: Problem) -> int:
     """Bytes of the copy of w with swapped filters and channels, which groups need."""
     itemsize = ITEMSIZES[problem.filter_dtype]
     return math.prod(problem.weight_shape) * itemsize if problem.groups > 1 else 0
-
-
-def gathered(pixels: Array, whole: bool) -> Array:
-    """The pixels of a phase as a contiguous array unless it has the `whole` array: kernels add a
-    residual to whole vectors of a contiguous output.
-    """
-    return pixels if whole else with_own_strides(pixels)
 
 
 def without_channels(problem: Problem) -> Problem:
@@ -114,92 +121,63 @@ def without_channels(problem: Problem) -> Problem:
     )
 
 
-def nothing(empty: CpuEngine) -> tuple[Array, Array]:
-    """The arrays without channels that the plan of empty pixels takes."""
-    dtype = numpy_dtype(empty.problem.dtype)
-    w_dtype = numpy_dtype(empty.problem.filter_dtype)
-    return np.empty(empty.x_shape, dtype), np.empty(empty.problem.weight_shape, w_dtype)
-
-
-def bound_phases(
+def phase_steps(
     problem: Problem,
     parts: Sequence[Part],
-    y: Array,
-    w: Array | None,
-    binding: Binding,
-    residual_dtype: str,
-    whole: bool,
-) -> list[tuple[Part, Call]]:
-    """The calls of phases for arrays of these strides; without `w` they read packed filters. One
-    phase may have the `whole` array.
+    of: Placed,
+    filters: Sequence[Array | int],
+    room: Room,
+) -> list[Step]:
+    """The steps of phases: each one reads its taps, or a packed filter at an address, and writes
+    its pixels.
+
+    Phases with equal problems have the same launches.
     """
-    calls = []
-    for part in parts:
-        pixels = part.pixels(y, problem.array_layout)
-        strides, added = pixels.strides, binding.residual
-        if added is not None and not whole:
-            strides = contiguous_strides(pixels.shape, pixels.itemsize)
-            added = contiguous_strides(pixels.shape, ITEMSIZES[residual_dtype])
-        taps = None if w is None else part.taps(w, filter_layout(problem)).strides
-        own = binding._replace(w=taps, y=strides, residual=added)
-        calls.append((part, part.engine.bind(own)))
-    return calls
+    found, end, known = list[Step](), room.end, dict[Any, tuple[list[Step], list[int]]]()
+    for part, w in zip(parts, filters, strict=True):
+        y, residual = part.pixels(of.y, problem.array_layout), None
+        if of.residual is not None:
+            residual = part.pixels(of.residual, problem.array_layout)
+        given = [each for each in (w, y, residual) if each is not None]
+        begins = [each if isinstance(each, int) else address_of(each) for each in given]
+        if part.engine.problem not in known:
+            room.end = end
+            steps = _phase_steps(part.engine, of, w, y, residual, room)
+            known[part.engine.problem] = steps, begins
+        steps, firsts = known[part.engine.problem]
+        moves = zip(begins, firsts, strict=True)
+        by = {located(first)[0]: begin - first for begin, first in moves}
+        found += [step.moved(by) for step in steps]
+    return found
 
 
-class PhasedCall(Call):
-    """The prepared calls of all phases."""
+def _phase_steps(
+    engine: CpuEngine,
+    of: Placed,
+    w: Array | int,
+    y: Array,
+    residual: Array | None,
+    room: Room,
+) -> list[Step]:
+    """The steps of a phase. Kernels add a residual to whole vectors of a contiguous output: of
+    pixels that lie a stride apart, both are copied.
+    """
+    found, pixels = list[Step](), y
+    if residual is not None and y.shape != of.y.shape:
+        y = room.array(y.shape, y.dtype)
+        residual = copied(residual, room, found)
+    filters, panels = (None, w) if isinstance(w, int) else (w, 0)
+    found += engine.steps(of._replace(w=filters, y=y, residual=residual, panels=panels), room)
+    if y is not pixels:
+        found.append(Copied(y, pixels))
+    return found
 
-    __slots__ = ("_calls", "_empty", "_whole")
 
-    def __init__(
-        self,
-        form: CallForm,
-        calls: Sequence[tuple[Part, Call]],
-        empty: tuple[Call, tuple[Array, Array]] | None,
-    ) -> None:
-        """`empty` is the call for pixels that no tap reaches, and its arrays without channels."""
-        super().__init__(form)
-        self._calls, self._empty = calls, empty
-        self._whole = len(calls) == 1 and empty is None
-
-    def _compute(
-        self, x: Array, w: Any, bias: Any, y: Array, residual: Array | None, scale: Any
-    ) -> None:
-        """See `Call`; `w` is a plain filter, or the operands of packed filters."""
-        problem = self._form.problem
-        axes, filter_axes = problem.array_layout, filter_layout(problem)
-        if self._empty is not None:
-            call, arrays = self._empty
-            call(*arrays, bias, y, residual, scale)
-        packed = isinstance(w, tuple)
-        filters = w if packed else swapped(problem, w)
-        for number, (part, call) in enumerate(self._calls):
-            operand = filters[number] if packed else part.taps(filters, filter_axes)
-            pixels = out = part.pixels(y, axes)
-            added = None
-            if residual is not None:
-                out = gathered(out, self._whole)
-                added = gathered(part.pixels(residual, axes), self._whole)
-            call(x, operand, bias, out, added, scale)
-            if out is not pixels:
-                pixels[...] = out
-
-    def steps(self, x: Array, w: Any, y: Array, room: Room) -> list[Step]:
-        """See `Call`; `w` is a plain filter, or the addresses of the panels of phases.
-
-        Raises
-        ------
-        PlanError
-            Groups need a copy of w.
-        """
-        problem = self._form.problem
-        if problem.groups > 1:
-            raise PlanError("the filter of groups is copied")
-        found = []
-        if self._empty is not None:
-            call, (x_empty, w_empty) = self._empty
-            found += call.steps(x_empty, w_empty, y, room)
-        for number, (part, call) in enumerate(self._calls):
-            taps = w[number] if isinstance(w, tuple) else part.taps(w, filter_layout(problem))
-            found += call.steps(x, taps, part.pixels(y, problem.array_layout), room)
-        return found
+def empty_steps(empty: CpuEngine, of: Placed, room: Room) -> list[Step]:
+    """The steps of the plan of pixels that no tap reaches: its other arrays have no channels."""
+    dtypes = empty.problem.dtype, empty.problem.filter_dtype
+    x, w = (
+        np.empty(shape, numpy_dtype(dtype))
+        for shape, dtype in zip((empty.x_shape, empty.problem.weight_shape), dtypes, strict=True)
+    )
+    return empty.steps(of._replace(x=x, w=w, panels=0), room)

@@ -8,13 +8,13 @@ from typing import Any
 from implicit_conv.cpu.candidates.candidate import Candidate
 from implicit_conv.cpu.engines.runner import Runner
 from implicit_conv.cpu.machine.arch import CpuArch
-from implicit_conv.cpu.run.packed import PackedParts
+from implicit_conv.cpu.run.packed import PackedFilter, part_starts
 from implicit_conv.problem.schedule import Load
 
 
 class SumEngine(Runner):
     """The plan of an operator that other plans compute, one after another. `kind` says what they
-    are; its packed filters are `PackedParts`.
+    are; its packed filter has theirs as parts.
     """
 
     @property
@@ -57,7 +57,12 @@ class SumEngine(Runner):
     @property
     def packed_bytes(self) -> int:
         """Bytes of all packed filters."""
-        return sum(engine.packed_bytes for engine in self.engines)
+        return self.starts[-1]
+
+    @property
+    def starts(self) -> list[int]:
+        """Where the filters of the plans begin in a packed one; then its end."""
+        return part_starts([engine.packed_bytes for engine in self.engines])
 
     @property
     def packed_key(self) -> tuple[object, ...]:
@@ -96,8 +101,8 @@ class SumEngine(Runner):
         return str(self.problem)
 
     @abstractmethod
-    def pack(self, w: object) -> PackedParts:
-        """The packed filters of all plans; see `Plan.pack`."""
+    def pack(self, w: object) -> PackedFilter:
+        """The packed filters of all plans as one; see `Plan.pack`."""
 
     @abstractmethod
     def tuned(self, filters: str) -> SumEngine:

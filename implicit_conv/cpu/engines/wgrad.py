@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from implicit_conv.arrays.arrays import Array, Binding, as_array, numpy_dtype
+from implicit_conv.arrays.arrays import Array, as_array
 from implicit_conv.cpu.candidates.candidate import Method, Request
 from implicit_conv.cpu.candidates.phrases import options_of
 from implicit_conv.cpu.candidates.problem_views import spatial
@@ -15,7 +15,7 @@ from implicit_conv.cpu.engines.runner import check_array, parse_out_dtype
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.plan import planner, tuning
 from implicit_conv.cpu.plan.weight_gradients import WEIGHT_GRADIENTS
-from implicit_conv.cpu.run.call import Arrays, CallForm, stand_in
+from implicit_conv.cpu.run.call import Arrays, Placed, ordered_arrays
 from implicit_conv.errors import PlanError
 from implicit_conv.problem.options import parse_activation
 from implicit_conv.problem.problem import Problem
@@ -74,15 +74,10 @@ class WgradEngine(CpuEngine):
         check_array("dy", dy, self.w_shape, self.problem.dtype)
         return dy
 
-    def _views(self, binding: Binding) -> tuple[CallForm, Arrays]:
-        """The form of a call, and arrays of these strides: the filter is dw, and the output dy."""
-        problem, view = self.problem, self.best.problem
-        assert binding.w is not None
-        form = CallForm(view, self.y_shape, numpy_dtype(self.y_dtype), view.filter_axes)
-        x = stand_in(self.x_shape, problem.dtype, binding.x)
-        dy = stand_in(self.w_shape, problem.dtype, binding.w)
-        dw = stand_in(self.y_shape, self.y_dtype, binding.y)
-        return form, form.arrays(x, dw, dy, None)
+    def _arrays(self, of: Placed) -> Arrays:
+        """The arrays of a call as methods take them: the filter is dw, and the output dy."""
+        assert of.w is not None
+        return ordered_arrays(self.best.problem, of.x, of.y, of.w)
 
 
 def plan(

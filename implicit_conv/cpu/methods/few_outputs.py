@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
 from implicit_conv.arrays.arrays import Array
 from implicit_conv.cpu.candidates.candidate import (
     FLOATS,
@@ -78,6 +76,7 @@ class FewOutputs(KernelMethod):
 
     name: ClassVar[str] = "few outputs"
     algorithms: ClassVar[tuple[str, ...]] = ("implicit_gemm", "pointwise")
+    copies_filters: ClassVar[bool] = True
     serves: ClassVar[Serves] = FLOATS._replace(precision="standard")
 
     @property
@@ -136,17 +135,14 @@ class FewOutputs(KernelMethod):
             return bool(windows(c.problem, x)[:1].flags.c_contiguous)
         return is_contiguous(x, -1)
 
-    def arguments(self, c: Candidate, arrays: Arrays) -> Iterator[Operands]:
+    def arguments(self, c: Candidate, operands: Operands) -> Iterator[Operands]:
         """All pixels as one row, channels last; a filter that is not contiguous is copied."""
-        from implicit_conv.kernels.cpu.operator import Operands
-
-        x, w, y, residual = arrays
+        x, w, y, residual = operands
         assert w is not None
-        filters = w.transpose(["KCTRS".index(letter) for letter in filter_order(c.problem)])
-        if not filters[:1].flags.c_contiguous:
-            w = np.ascontiguousarray(filters)
+        w = w.transpose(["KCTRS".index(letter) for letter in filter_order(c.problem)])
         added = None if residual is None else as_row(c, residual)
-        yield Operands(as_row(c, windows(c.problem, x)), w, as_row(c, y), added)
+        pixels = as_row(c, windows(c.problem, x))
+        yield operands._replace(x=pixels, w=w, y=as_row(c, y), residual=added)
 
     def describe(self, c: Candidate) -> Words:
         """Load tile, loads, k-blocks, work items."""

@@ -173,15 +173,13 @@ class Gemm(KernelMethod):
             is_row(c.problem, array) for array in given if array is not None
         )
 
-    def arguments(self, c: Candidate, arrays: Arrays) -> Iterator[Operands]:
+    def arguments(self, c: Candidate, operands: Operands) -> Iterator[Operands]:
         """Arrays as they are, or with the pixels of the geometry as one row."""
-        from implicit_conv.kernels.cpu.operator import Operands
-
-        x, w, y, residual = arrays
+        x, _, y, residual = operands
         if self.flat:
             x, y = as_row(c.problem, x), as_row(c.problem, y)
             residual = None if residual is None else as_row(c.problem, residual)
-        yield Operands(x, w, y, residual)
+        yield operands._replace(x=x, y=y, residual=residual)
 
     def loads(self, c: Candidate) -> list[Load]:
         """The loads that pack the panels, then the loads of x."""

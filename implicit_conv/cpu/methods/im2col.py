@@ -10,14 +10,15 @@ numpy's matmul multiplies, on as many threads as its BLAS uses. "auto" never cho
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from implicit_conv.arrays.arrays import Array
+from implicit_conv.arrays.arrays import Array, numpy_dtype
 from implicit_conv.cpu.candidates.candidate import (
     Candidate,
     Formats,
@@ -30,8 +31,9 @@ from implicit_conv.cpu.candidates.candidate import (
 from implicit_conv.cpu.candidates.tiling import FAR_BYTES_PER_CYCLE, FMAS_PER_CYCLE, thread_count
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.machine.compiler import check_enabled
-from implicit_conv.cpu.run.call import Arrays, Call, CallForm
+from implicit_conv.cpu.run.call import Arrays
 from implicit_conv.cpu.run.packed import reads_filters_in_place
+from implicit_conv.kernels.cpu.runtime.program import Called, Room, Step
 from implicit_conv.kernels.geometry import CLAMP
 from implicit_conv.problem.parse import MOST_ELEMENTS
 from implicit_conv.problem.problem import Problem
@@ -76,17 +78,18 @@ class Im2col(Method):
         in_place = reads_filters_in_place(c.problem) if w is None else w[:1].flags.c_contiguous
         return 0 if in_place else self.packed(c).bytes
 
-    def bind(
+    def steps(
         self,
         c: Candidate,
-        form: CallForm,
         arrays: Arrays,
         epilogue: Epilogue,
         formats: Formats,
+        room: Room,
         record: int = 0,
-    ) -> Call:
-        """A call that runs numpy's functions."""
-        return ColumnsCall(form, c, epilogue, formats.compiler)
+    ) -> list[Step]:
+        """One call of numpy's functions."""
+        compute = functools.partial(columns_product, c, epilogue, formats.compiler)
+        return [Called(compute, (arrays.x, arrays.w, arrays.y, arrays.residual))]
 
     def describe(self, c: Candidate) -> Words:
         """Loads and multiplications; there are no tiles."""
@@ -97,64 +100,64 @@ class Im2col(Method):
         }
 
 
-class ColumnsCall(Call):
-    """Convolution through the matrix of windows."""
+def columns_product(
+    c: Candidate,
+    epilogue: Epilogue,
+    compiler: str,
+    x: Array,
+    w: Array,
+    y: Array,
+    residual: Array | None,
+    bias: Array | None,
+    scale: Array | None,
+) -> None:
+    """Write the convolution of `arrays` with three spatial axes to y, through the matrix of
+    windows.
+    """
+    problem = c.problem
+    groups, dtype = problem.groups, numpy_dtype(problem.dtype)
+    windows, elements = _extents(problem)
+    filters = w.view(dtype).reshape(groups, problem.K // groups, elements // groups)
+    images = (problem.N, *problem.output)
+    columns = np.zeros((*images, problem.C, *problem.kernel), dtype)
+    copies = window_copies if problem.padding_mode == "zeros" else repeated_window_copies
+    for source, target in copies(problem, x.view(dtype), columns):
+        target[...] = source
+    rows = columns.reshape(windows, groups, elements // groups)
+    sums = np.empty((len(rows), groups, problem.K // groups), dtype)
+    for group in range(groups):
+        np.matmul(rows[:, group], filters[group].T, out=sums[:, group])
+    pixels = sums.reshape(*images, problem.K)
+    if scale is not None:
+        pixels *= scale
+    if bias is not None:
+        pixels += bias
+    if residual is not None:
+        pixels += residual
+    _activate(c, epilogue, compiler, sums)
+    y[...] = pixels
 
-    __slots__ = ("_candidate", "_compiler", "_epilogue")
 
-    def __init__(self, form: CallForm, c: Candidate, epilogue: Epilogue, compiler: str) -> None:
-        super().__init__(form)
-        self._candidate, self._epilogue, self._compiler = c, epilogue, compiler
+def _activate(c: Candidate, epilogue: Epilogue, compiler: str, sums: Array) -> None:
+    """Apply the activation in place: numpy clamps, and the part that finishes the sums of other
+    methods computes all others.
+    """
+    kind, low, high = epilogue.activation
+    if kind == CLAMP:
+        with np.errstate(over="ignore"):  # bounds may exceed the range of float32
+            bounds = np.array((low, high)).astype(sums.dtype)
+        np.clip(sums, *bounds, out=sums)
+        return
+    check_enabled(compiler)
+    from implicit_conv.kernels.cpu.runtime.code import code
+    from implicit_conv.kernels.cpu.tile.storage import Format
+    from implicit_conv.kernels.cpu.tile.variants import UNSCALED, Finish
 
-    def _compute(
-        self, x: Array, w: Any, bias: Any, y: Array, residual: Array | None, scale: Any
-    ) -> None:
-        """See `Call`."""
-        problem = self._candidate.problem
-        groups = problem.groups
-        windows, elements = _extents(problem)
-        pixels_in, filters, pixels_out, added = self._form.arrays(x, w, y, residual)
-        assert filters is not None
-        filters = filters.reshape(groups, problem.K // groups, elements // groups)
-        images = (problem.N, *problem.output)
-        columns = np.zeros((*images, problem.C, *problem.kernel), problem.dtype)
-        copies = window_copies if problem.padding_mode == "zeros" else repeated_window_copies
-        for source, target in copies(problem, pixels_in, columns):
-            target[...] = source
-        rows = columns.reshape(windows, groups, elements // groups)
-        sums = np.empty((len(rows), groups, problem.K // groups), problem.dtype)
-        for group in range(groups):
-            np.matmul(rows[:, group], filters[group].T, out=sums[:, group])
-        pixels = sums.reshape(*images, problem.K)
-        if scale is not None:
-            pixels *= scale
-        if bias is not None:
-            pixels += bias
-        if added is not None:
-            pixels += added
-        self._activate(sums)
-        pixels_out[...] = pixels
-
-    def _activate(self, sums: Array) -> None:
-        """Apply the activation in place: numpy clamps, and the part that finishes the sums of other
-        methods computes all others.
-        """
-        c, (kind, low, high) = self._candidate, self._epilogue.activation
-        if kind == CLAMP:
-            with np.errstate(over="ignore"):  # bounds may exceed the range of float32
-                bounds = np.array((low, high)).astype(sums.dtype)
-            np.clip(sums, *bounds, out=sums)
-            return
-        check_enabled(self._compiler)
-        from implicit_conv.kernels.cpu.runtime.code import code
-        from implicit_conv.kernels.cpu.tile.storage import Format
-        from implicit_conv.kernels.cpu.tile.variants import UNSCALED, Finish
-
-        form = Format(*[c.problem.dtype] * 6)
-        part = Finish(int(kind), False, UNSCALED, form, c.lanes, c.arch.fma)
-        finish = FINISH(code(".tile.compiled.finish:make_finish", part).address(self._compiler))
-        at = sums.ctypes.data
-        finish(at, 0, 0, 0, at, 0, 1, sums.size, 0, 0, 0, low, high)
+    form = Format(*[c.problem.dtype] * 6)
+    part = Finish(int(kind), False, UNSCALED, form, c.lanes, c.arch.fma)
+    finish = FINISH(code(".tile.compiled.finish:make_finish", part).address(compiler))
+    at = sums.ctypes.data
+    finish(at, 0, 0, 0, at, 0, 1, sums.size, 0, 0, 0, low, high)
 
 
 def refusal(problem: Problem, request: Request) -> str:

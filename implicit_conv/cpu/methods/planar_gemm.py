@@ -14,8 +14,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
-
 from implicit_conv.arrays.arrays import Array
 from implicit_conv.cpu.candidates.candidate import Candidate, Refusal, Request, Serves, Words
 from implicit_conv.cpu.candidates.kernel_method import KernelMethod, ranked
@@ -78,6 +76,7 @@ class PlanarGemm(KernelMethod):
 
     name: ClassVar[str] = "planar GEMM"
     algorithms: ClassVar[tuple[str, ...]] = ("implicit_gemm", "pointwise")
+    copies_filters: ClassVar[bool] = True
     serves: ClassVar[Serves] = Serves(("float32", "float64"), "standard")
     in_place: bool = False
     flat: bool = False
@@ -137,18 +136,13 @@ class PlanarGemm(KernelMethod):
             and all(is_row(c.problem, array) for array in given if array is not None)
         )
 
-    def arguments(self, c: Candidate, arrays: Arrays) -> Iterator[Operands]:
+    def arguments(self, c: Candidate, operands: Operands) -> Iterator[Operands]:
         """Planes as rows if they are read in place; filters are copied to KCRS order if needed."""
-        from implicit_conv.kernels.cpu.operator import Operands
-
-        x, w, y, residual = arrays
-        assert w is not None
-        if not w[:1].flags.c_contiguous:
-            w = np.ascontiguousarray(w)
+        x, _, y, residual = operands
         if self.in_place:
             x, y = as_row(c.problem, x), as_row(c.problem, y)
             residual = None if residual is None else as_row(c.problem, residual)
-        yield Operands(x, w, y, residual)
+        yield operands._replace(x=x, y=y, residual=residual)
 
     def describe(self, c: Candidate) -> Words:
         """Load tile, loads, k-blocks, work items."""

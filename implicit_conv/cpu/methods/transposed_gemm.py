@@ -104,11 +104,9 @@ class TransposedGemm(Gemm):
         w = arrays.w
         return w is None or is_contiguous(w, 1)
 
-    def arguments(self, c: Candidate, arrays: Arrays) -> Iterator[Operands]:
+    def arguments(self, c: Candidate, operands: Operands) -> Iterator[Operands]:
         """For each image: the filter as channels-last pixels, and pixels as filters of one tap."""
-        from implicit_conv.kernels.cpu.operator import Operands
-
-        x, w, y, residual = arrays
+        x, w, y, residual = operands
         assert w is not None
         filters = w[None, None, None, :, :, 0, 0, 0]
 
@@ -119,7 +117,7 @@ class TransposedGemm(Gemm):
         for n in range(x.shape[0]):
             pixels = x[n].reshape(-1, x.shape[-1])[:, :, None, None, None]
             added = None if residual is None else rows(residual[n])
-            yield Operands(filters, pixels, rows(y[n]), added)
+            yield operands._replace(x=filters, w=pixels, y=rows(y[n]), residual=added)
 
     def loads(self, c: Candidate) -> list[Load]:
         """The loads of one image after another."""

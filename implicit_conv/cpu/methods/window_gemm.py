@@ -33,7 +33,6 @@ from implicit_conv.cpu.candidates.phrases import buffered_rows, count
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.methods.gemm import Gemm, words_view
 from implicit_conv.cpu.methods.gemm_tilings import channel_block, is_gapless, tilings
-from implicit_conv.cpu.run.call import Arrays
 from implicit_conv.cpu.run.packed import PackedFilter, PackedOrder
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.gemm.layout import GemmLayout
@@ -118,12 +117,10 @@ class WindowGemm(Gemm):
         filters = windows_of(ordered(w, c.problem.filter_axes))
         return PackedFilter(operator(c, formats).pack(filters, c.threads), self.packed(c))
 
-    def arguments(self, c: Candidate, arrays: Arrays) -> Iterator[Operands]:
+    def arguments(self, c: Candidate, operands: Operands) -> Iterator[Operands]:
         """The filter with its taps along W as channels; other arrays as they are."""
-        from implicit_conv.kernels.cpu.operator import Operands
-
-        x, w, y, residual = arrays
-        yield Operands(x, None if w is None else windows_of(w), y, residual)
+        w = operands.w
+        yield operands._replace(w=None if w is None else windows_of(w))
 
     def describe(self, c: Candidate) -> Words:
         """Load tile, loads, k-blocks, work items."""

@@ -33,7 +33,7 @@ class Kept(NamedTuple):
 
 def entry_of(query: Query) -> str:
     """The name of the entry for a plan, which begins with that of its kind."""
-    strides = [a.strides for a in query.arrays if a is not None] if query.arrays else None
+    strides = [a.strides for a in query.arrays[:4] if a is not None] if query.arrays else None
     kind = kind_of(query)
     return kind + digest((kind, query.problem, strides))[: DIGITS - KIND_DIGITS] + CHOICE
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from implicit_conv.arrays.arrays import Array, numpy_dtype
+from implicit_conv.arrays.arrays import Array
 from implicit_conv.cache import cached_property
+from implicit_conv.kernels.cpu.runtime.layout import round_up
 from implicit_conv.kernels.cpu.runtime.pool import aligned_bytes
 from implicit_conv.problem.options import ITEMSIZES
 from implicit_conv.problem.problem import Problem
@@ -25,10 +27,13 @@ class PackedOrder:
         It is equal for the plan that packs a filter and every plan that can read it.
     bytes : int
         Bytes of the packed filter.
+    kind : str
+        What it is: a filter of another operator does not fit, whatever its order.
     """
 
     key: tuple[object, ...]
     bytes: int
+    kind: ClassVar[str] = "panels"
 
 
 @dataclass(frozen=True)
@@ -77,9 +82,13 @@ class PackedFilter:
     order : PackedOrder
     """
 
-    kind: ClassVar[str] = "panels"
     panels: Array
     order: PackedOrder
+
+    @property
+    def kind(self) -> str:
+        """That of its order."""
+        return self.order.kind
 
     @cached_property
     def key(self) -> tuple[object, ...]:
@@ -96,18 +105,10 @@ class PackedFilter:
         """The address of the panels."""
         return int(self.panels.ctypes.data)
 
-    @cached_property
-    def plain(self) -> Array | None:
-        """The filter as an array, if its order is a PlainOrder; else None."""
-        if not isinstance(self.order, PlainOrder):
-            return None
-        filters: Array = self.panels.view(numpy_dtype(self.order.dtype)).reshape(self.order.shape)
-        return filters if filters.itemsize != 2 else filters.view(np.uint16)
-
-    @cached_property
-    def operand(self) -> Any:
-        """What a `Call` takes as w: the plain filter, or the address of the panels."""
-        return self.address if self.plain is None else self.plain
+    @property
+    def operand(self) -> int:
+        """What a `Call` takes as w: the address of the panels."""
+        return self.address
 
     def __reduce__(self) -> tuple[object, ...]:
         """Align the panels of pickled and deep copies again, because kernels rely on it."""
@@ -117,37 +118,32 @@ class PackedFilter:
         return f"<PackedFilter of {self.bytes} bytes: {self.order.key[0]}>"
 
 
-@dataclass(frozen=True, eq=False)
-class PackedParts:
-    """The packed filters of an operator that several plans compute.
-
-    `kind` says what the parts are: filters of another operator do not fit, whatever their orders.
+@dataclass(frozen=True)
+class PartsOrder(PackedOrder):
+    """The order of filters that several plans read, one after another; each begins on a cache
+    line.
     """
 
-    kind: str
-    filters: tuple[Any, ...]
+    kind: str = ""  # type: ignore[misc]  # a field here
 
-    @cached_property
-    def key(self) -> tuple[object, ...]:
-        """The kind, and the keys of their orders."""
-        return self.kind, *(packed.key for packed in self.filters)
 
-    @property
-    def bytes(self) -> int:
-        """Bytes of all packed filters."""
-        return sum(packed.bytes for packed in self.filters)
+def part_starts(sizes: Sequence[int]) -> list[int]:
+    """Where filters of so many bytes begin that are one after another; then their end."""
+    starts = [0]
+    for size in sizes:
+        starts.append(starts[-1] + round_up(size))
+    return starts
 
-    @property
-    def panels(self) -> None:
-        """No array of the caller's overlaps with packed filters."""
 
-    @cached_property
-    def operand(self) -> tuple[Any, ...]:
-        """What a `Call` takes as w."""
-        return tuple(packed.operand for packed in self.filters)
-
-    def __repr__(self) -> str:
-        return f"<PackedParts of {self.bytes} bytes: {len(self.filters)} {self.kind}>"
+def packed_parts(kind: str, filters: Sequence[PackedFilter]) -> PackedFilter:
+    """The filters of several plans as one."""
+    starts = part_starts([each.bytes for each in filters])
+    panels = aligned_bytes(starts[-1])
+    panels[:] = 0  # gaps are pickled too
+    for start, each in zip(starts, filters, strict=False):
+        panels[start : start + each.bytes] = each.panels
+    order = PartsOrder((kind, *(each.key for each in filters)), starts[-1], kind)
+    return PackedFilter(panels, order)
 
 
 def packed_copy(content: bytes, order: PackedOrder) -> PackedFilter:

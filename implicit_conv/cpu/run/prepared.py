@@ -47,9 +47,7 @@ class PreparedCall:
         assert differing is not None
         self._differing = functools.partial(differing, *arrays)
         self._compute = repeated.call.prepared(x, operand, bias, out, residual, scale)
-        made = None
-        if scale is None:  # programs have none
-            made = compiled_again(repeated.call, record, arrays, operand, out)
+        made = compiled_again(repeated.call, record, bias, out)
         self._again = None if made is None else functools.partial(made, *arrays)
 
     def __call__(self) -> Array:

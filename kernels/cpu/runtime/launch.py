@@ -7,7 +7,6 @@ item. Items write disjoint outputs, so their order does not affect a result.
 
 from __future__ import annotations
 
-import copy
 import os
 import sys
 from typing import Any
@@ -26,13 +25,11 @@ from implicit_conv.kernels.cpu.runtime.call import (
 )
 from implicit_conv.kernels.cpu.runtime.code import python_code
 from implicit_conv.kernels.cpu.runtime.layout import ScratchLayout
-from implicit_conv.kernels.cpu.runtime.pool import POOL
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.preparation import checkpoint, prepare
 
-start, run_counted, address_of = (
-    python_code(f".runtime.compiled.start:make_{name}")
-    for name in ("start", "run_counted", "address_of")
+start, run_counted = (
+    python_code(f".runtime.compiled.start:make_{name}") for name in ("start", "run_counted")
 )
 same_arrays.use(
     same_arrays.differing
@@ -142,55 +139,48 @@ class Launch:
         scratch = Scratch(self._scratch, total, call.scratch.unloaded, *starts)
         call = call._replace(scratch=scratch, thread_counts=active_threads.ADDRESS)
         self._blob = blob_of(call, g)
+        self._address = int(self._blob.ctypes.data)
         self._keep = keep
 
     @property
     def words(self) -> list[int]:
         """What `program` has of a launch: where its blob is, its entry, threads and scratch."""
-        return [self._blob.ctypes.data, self._entry, self._threads, self._scratch]
+        return [self._address, self._entry, self._threads, self._scratch]
 
-    def with_addends(self, sums: Any, residual: Any) -> Launch:
-        """A copy with initial sums and a residual at addresses that stay."""
-        launch = copy.copy(self)
-        launch._blob = self._filled(sums, residual, None)
-        launch._keep = self._keep, sums, residual
-        return launch
-
-    def _filled(self, sums: Any, residual: Any, scaling: tuple[Any, Any] | None) -> Any:
+    def _filled(self, residual: int, sums: Any, scaling: tuple[Any, Any] | None) -> Any:
         """The blob with the addresses of what is added to sums, and of what scales them."""
         blob = self._blob.copy()
         if scaling is not None:
             blob[SCALE], blob[SHIFT] = (vector.ctypes.data for vector in scaling)
         if sums is not None:
-            blob[BIAS] = address_of(sums)
-        if residual is not None:
-            blob[RESIDUAL] = address_of(residual)
+            blob[BIAS] = sums.ctypes.data
+        if residual:
+            blob[RESIDUAL] = residual
         return blob
 
     def run(
         self,
-        x: Any,
-        w: Any,
-        y: Any,
+        scratch: int,
+        x: int,
+        w: int,
+        y: int,
         panels: int = 0,
+        residual: int = 0,
         sums: Any = None,
-        residual: Any = None,
         scaling: tuple[Any, Any] | None = None,
     ) -> None:
-        """Run on x, y and the filter w, or on x, x, y and the address of packed panels.
+        """Run on arrays at these addresses: on x, y and the filter w, or on x, x, y and packed
+        panels; 0 is nowhere. At `scratch` are `bytes` that begin on a cache line.
 
         A launch that packs a filter w writes to `panels`. `sums` are the initial sums, and
-        `scaling` has (scale, shift), one for each filter.
+        `scaling` has (scale, shift), one for each filter: arrays.
         """
-        blob = self._blob
-        if sums is not None or residual is not None or scaling is not None:
-            blob = self._filled(sums, residual, scaling)
-        block = POOL.take(self.bytes)
-        try:
-            if self._threads == 1:
-                start(blob, block.address, x, w, y, panels, self._entry)
-            else:
-                start(blob, block.address, x, w, y, panels, 0)
-                launch(self._entry, block.address + self._scratch, self._threads)
-        finally:
-            POOL.give(block)
+        blob = self._address
+        if residual or sums is not None or scaling is not None:
+            filled = self._filled(residual, sums, scaling)  # which lives until the end
+            blob = filled.ctypes.data
+        if self._threads == 1:
+            start(blob, scratch, x, w, y, panels, self._entry)
+        else:
+            start(blob, scratch, x, w, y, panels, 0)
+            launch(self._entry, scratch + self._scratch, self._threads)

@@ -1,33 +1,42 @@
-"""A program: the launches of one call, as words that compiled code runs without Python.
+"""A program: the steps of one call over the places of its arrays. Python runs it, and so does
+compiled code, which reads it as words.
 
-A call tells its launches by the views of arrays that it would run on. Those of a program are
-`reserved`: they have addresses, and zeros, but no memory of their own, and a run exchanges their
-addresses for those of its buffers.
+The places are x, w, y, a residual, and each part of the room for what steps pass to each other.
+Steps are made of `placed` arrays, which have the shapes and strides of the call's own, and
+addresses that say where in which place they begin, but no memory. A run exchanges places for
+addresses.
 """
 
 from __future__ import annotations
 
 import math
-import mmap
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from implicit_conv.kernels.cpu.runtime.layout import round_up
+from implicit_conv.kernels.cpu.runtime.pool import POOL
 
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.runtime.launch import Launch
 
-# Places: nothing, the arrays, and the room for what launches pass to each other.
-NOTHING, X, W, Y, ROOM = range(5)
-ROOM_ADDRESS = 1 << 62  # of the room; no memory of a process is there
-ROOM_BYTES, BLOCK_BYTES, MOST_THREADS, STEPS = range(4)  # the words before the steps
-HEADER = 4
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+# Places: nothing, the arrays, and from ROOM on the parts of the room; words have one place for all
+# of these. An address in place p is near p << PLACE_BITS, where no process has memory; one in
+# `NOTHING` is that of a constant, or 0.
+NOTHING, X, W, Y, RESIDUAL, ROOM = range(6)
+PLACE_BITS = 52
+HALF = 1 << (PLACE_BITS - 1)
+MOST_PARTS = (1 << 63 - PLACE_BITS) - ROOM - 1
+BLOCK_BYTES, MOST_THREADS, STEPS = range(3)  # the words before the steps
+HEADER = 3
 # The words of a step. One without an entry copies SCRATCH_BYTES from BLOB to where y is. With a
 # bias, SUMS are its initial sums: NO_SUMS, the BIAS_ITSELF, or the address of a table of runs.
 BLOB, ENTRY, THREADS, SCRATCH_BYTES, SUMS, OPERANDS = range(6)
-STEP = OPERANDS + 2 * 4  # x, w, y and panels have two words each: place and offset
+# x, w, y, panels, the residual and scratch memory have two words each: place and offset.
+STEP = OPERANDS + 2 * 6
 NO_SUMS, BIAS_ITSELF = range(2)
 # A table: where in the room the sums are, their bytes, the number of runs, then for each run where
 # it begins in the sums and in the bias, and its bytes. What is in no run is 0.
@@ -35,25 +44,53 @@ SUMS_OFFSET, SUMS_BYTES, RUNS, TABLE_HEADER = range(4)
 RUN = 3
 LARGEST_KEPT = 25  # the exponent of the largest block of a run that is kept, 32 MiB
 MOST_RUNS = 64  # others would take longer than the same sums by numpy
+MOST_BIAS = 1 << 24  # float32 has no larger odd numbers
 
 
-def reserved(
-    shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...] | None = None
-) -> np.ndarray[Any, Any]:
-    """An array whose elements cannot be written, in pages that take no memory; `strides` in bytes
-    are at least 0, and those of a contiguous array if they are not given.
-    """
-    if strides is None:
-        size = math.prod(shape) * dtype.itemsize
-    else:
-        size = sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) + dtype.itemsize
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    memory: Any = mmap.mmap(-1, max(1, size), flags=flags, prot=mmap.PROT_READ)
-    return np.ndarray(shape, dtype, memory, 0, strides)
+def begin_of(place: int) -> int:
+    """The address of a place."""
+    return place << PLACE_BITS
+
+
+def located(address: int) -> tuple[int, int]:
+    """The place of an address, and the offset in bytes, which may be negative."""
+    place = (address + HALF) >> PLACE_BITS
+    return place, address - (place << PLACE_BITS)
+
+
+def array_at(address: int, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...]) -> Array:
+    """An array at an address, of which it owns nothing; `strides` are in bytes."""
+    array = np.asarray(_At(address, shape, dtype, strides))
+    return array if array.dtype == dtype else array.view(dtype)
+
+
+class _At:
+    """An array at an address, as numpy imports it."""
+
+    def __init__(self, address: int, shape: Any, dtype: Any, strides: Any) -> None:
+        kind = f"<u{dtype.itemsize}" if dtype.kind == "V" else dtype.str  # bfloat16
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": kind,
+            "shape": shape,
+            "strides": strides,
+            "data": (address, False),
+        }
+
+
+def placed(place: int, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...]) -> Array:
+    """An array that begins where a place does. Its elements must be neither read nor written."""
+    return array_at(begin_of(place), shape, dtype, strides)
+
+
+def address_of(array: Array) -> int:
+    """The address of the first element; 0 if there is none."""
+    first: int = array.__array_interface__["data"][0] if array.size else 0
+    return first
 
 
 class Room:
-    """The memory of a run that holds what launches pass to each other.
+    """The memory of a run that holds what steps pass to each other.
 
     Attributes
     ----------
@@ -61,48 +98,166 @@ class Room:
         Bytes in use; who sets it back gives memory free for the steps that follow.
     size : int
         The most bytes that were in use.
+    parts : dict of (int, int) to int
+        The number of each part, by where in the room it begins, and its bytes.
     """
 
     def __init__(self) -> None:
         self.end = self.size = 0
+        self.parts: dict[tuple[int, int], int] = {}
 
     def take(self, size: int) -> int:
-        """The address of `size` further bytes, which begin on a cache line."""
-        begin = self.end
+        """The address of a part of `size` further bytes, which begins on a cache line.
+
+        Raises
+        ------
+        ValueError
+            There are too many.
+        """
+        number = self.parts.setdefault((self.end, size), len(self.parts))
+        if number == MOST_PARTS:
+            raise ValueError(f"the steps of a program have more than {MOST_PARTS} parts of memory")
+        self.size = max(self.size, self.end + size)
         self.end += round_up(size)
-        self.size = max(self.size, self.end)
-        return ROOM_ADDRESS + begin
+        return begin_of(ROOM + number)
+
+    def array(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        """A contiguous array there."""
+        strides = tuple(dtype.itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+        return array_at(self.take(dtype.itemsize * math.prod(shape)), shape, dtype, strides)
 
 
-def room_array(
-    address: int, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...]
-) -> np.ndarray[Any, Any]:
-    """An array in the room, whose elements must neither be read nor written here."""
-    return np.asarray(_At(address, shape, dtype, strides))
+class Run:
+    """The arrays of one run of a program.
+
+    Attributes
+    ----------
+    bias, scale : array or None
+    """
+
+    __slots__ = ("_begins", "bias", "scale")
+
+    def __init__(self, begins: Sequence[int], bias: Any, scale: Any) -> None:
+        """`begins` are the addresses of all places."""
+        self._begins, self.bias, self.scale = begins, bias, scale
+
+    def at(self, address: int) -> int:
+        """What an address of a place is in this run."""
+        place = (address + HALF) >> PLACE_BITS
+        return self._begins[place] + address - (place << PLACE_BITS)
+
+    def array(self, array: Array | None) -> Array | None:
+        """What a placed array is in this run."""
+        if array is None:
+            return None
+        return array_at(self.at(address_of(array)), array.shape, array.dtype, array.strides)
 
 
-class _At:
-    """An array at an address, as numpy imports it."""
+class Launched(NamedTuple):
+    """A step that launches kernels, at addresses; 0 is nowhere.
 
-    def __init__(self, address: int, shape: Any, dtype: Any, strides: Any) -> None:
-        self.__array_interface__ = {
-            "version": 3,
-            "typestr": dtype.str,
-            "shape": shape,
-            "strides": strides,
-            "data": (address, False),
-        }
+    `scratch` is that of the scratch memory of the launch, which is a part of the room. `sums` makes
+    the initial sums of a bias; without it, none is added. `scaled` says that the sums are scaled,
+    and a bias added to what they then are.
+    """
 
-
-class Step(NamedTuple):
-    """A launch and the addresses that it gets, or an array that is copied to `y`; 0 is nowhere."""
-
-    launch: Launch | np.ndarray[Any, Any]
+    launch: Launch
+    scratch: int
     x: int
     w: int
     y: int
     panels: int = 0
-    sums: Any = None  # of a bias: an array of the numbers of its elements, from 1 on, and zeros
+    residual: int = 0
+    sums: Callable[[Any], Any] | None = None
+    scaled: bool = False
+
+    def run(self, run: Run) -> None:
+        """Run the step."""
+        at, sums, scaling = run.at, None, None
+        if self.scaled:
+            scale = run.scale
+            scaling = scale, np.zeros_like(scale) if run.bias is None else run.bias
+        elif self.sums is not None:
+            sums = self.sums(run.bias)
+        arrays = at(self.x), at(self.w), at(self.y), at(self.panels), at(self.residual)
+        self.launch.run(at(self.scratch), *arrays, sums, scaling)
+
+    def moved(self, by: Mapping[int, int]) -> Launched:
+        """The same step on what is so many bytes further on in each place of `by`."""
+        given = self.x, self.w, self.y, self.panels, self.residual
+        x, w, y, panels, residual = (_moved(each, by) for each in given)
+        return self._replace(x=x, w=w, y=y, panels=panels, residual=residual)
+
+
+class Copied(NamedTuple):
+    """A step that copies an array to another one, of the same shape, and converts its elements."""
+
+    source: Array
+    target: Array
+
+    def run(self, run: Run) -> None:
+        """Run the step."""
+        target: Any = run.array(self.target)
+        np.copyto(target, run.array(self.source), casting="unsafe")  # type: ignore[arg-type]
+
+    def moved(self, by: Mapping[int, int]) -> Copied:
+        """See `Launched`."""
+        return Copied(_moved_array(self.source, by), _moved_array(self.target, by))
+
+
+class Called(NamedTuple):
+    """A step that calls a function of Python of arrays, of which each may be None, and of the bias
+    and the scale.
+    """
+
+    function: Callable[..., Any]
+    arrays: tuple[Array | None, ...]
+
+    def run(self, run: Run) -> None:
+        """Run the step."""
+        self.function(*map(run.array, self.arrays), run.bias, run.scale)
+
+    def moved(self, by: Mapping[int, int]) -> Called:
+        """See `Launched`."""
+        arrays = (None if each is None else _moved_array(each, by) for each in self.arrays)
+        return Called(self.function, tuple(arrays))
+
+
+Step: TypeAlias = "Launched | Copied | Called"
+
+
+def _moved(address: int, by: Mapping[int, int]) -> int:
+    return address and address + by.get(located(address)[0], 0)
+
+
+def _moved_array(array: Array, by: Mapping[int, int]) -> Array:
+    return array_at(_moved(address_of(array), by), array.shape, array.dtype, array.strides)
+
+
+def launched(
+    launch: Launch,
+    room: Room,
+    x: int,
+    w: int,
+    y: int,
+    panels: int = 0,
+    residual: int = 0,
+    sums: Callable[[Any], Any] | None = None,
+    *,
+    scaled: bool = False,
+) -> Launched:
+    """A step whose scratch memory is behind what is in use of the room, and free after it."""
+    end = room.end
+    scratch = room.take(launch.bytes)
+    room.end = end
+    return Launched(launch, scratch, x, w, y, panels, residual, sums, scaled)
+
+
+def copied(source: Array, room: Room, steps: list[Step]) -> Array:
+    """A contiguous copy of an array in the room, made by one more step."""
+    target = room.array(source.shape, source.dtype)
+    steps.append(Copied(source, target))
+    return target
 
 
 class Access(NamedTuple):
@@ -119,7 +274,7 @@ class Access(NamedTuple):
     strides: tuple[int, ...]
 
     @classmethod
-    def to(cls, array: np.ndarray[Any, Any]) -> Access:
+    def to(cls, array: Array) -> Access:
         """The access to an array like this one."""
         return cls(array.dtype.name, array.itemsize, array.shape, array.strides)
 
@@ -139,46 +294,119 @@ class Access(NamedTuple):
 class Program:
     """The steps of one call, in their order.
 
+    Parameters
+    ----------
+    steps : sequence of Step
+        They own the memory of their constants.
+    room : Room
+        That of the steps.
+    bias : array or None
+        One like that of runs, in the dtype of the sums; None if they have none.
+    """
+
+    def __init__(self, steps: Sequence[Step], room: Room, bias: Array | None = None) -> None:
+        self.steps, self.room, self._bias = tuple(steps), room, bias
+        self._words: list[Words | None] = []  # one, once somebody has asked
+
+    def run(
+        self, x: int, w: int, y: int, residual: int = 0, bias: Any = None, scale: Any = None
+    ) -> None:
+        """Run the steps on arrays at these addresses.
+
+        Parameters
+        ----------
+        x, w, y, residual : int
+            Addresses of the first elements, and of packed filters in place of w; 0 is nowhere.
+        bias, scale : array or None
+            Contiguous arrays, in the dtype of the sums, or of results that are scaled.
+        """
+        arrays = 0, x, w, y, residual
+        if not self.room.parts:
+            self.run_in(Run(arrays, bias, scale))
+            return
+        block = POOL.take(self.room.size)
+        try:
+            parts = [block.address + begin for begin, _ in self.room.parts]
+            self.run_in(Run((*arrays, *parts), bias, scale))
+        finally:
+            POOL.give(block)
+
+    def run_in(self, run: Run) -> None:
+        """Run the steps on the arrays of a run."""
+        for step in self.steps:
+            step.run(run)
+
+    @property
+    def words(self) -> Words | None:
+        """The program as compiled code reads it; None if Python alone can run it."""
+        if not self._words:
+            try:
+                self._words.append(Words(self.steps, self.room, self._bias))
+            except ValueError:
+                self._words.append(None)
+        return self._words[0]
+
+
+class Words:
+    """A program as compiled code reads it.
+
     Attributes
     ----------
     words : array of int64
-        What compiled code reads; see `compiled.program`.
-    x, w, y : Access
+        See `compiled.program`.
     bias : Access or None
-        None if a run can have no bias.
+        None if runs have no bias.
     """
 
-    def __init__(self, steps: Sequence[Step], room: Room, arrays: Sequence[Any]) -> None:
-        """`arrays` are the reserved x, w and y of the call.
+    def __init__(self, steps: Sequence[Step], room: Room, bias: Array | None) -> None:
+        """`bias` is one like that of runs.
 
         Raises
         ------
         ValueError
-            A step reads or writes another array, such as a copy.
+            A step calls Python, or a run needs more of a bias or a scale than its address.
         """
-        self._steps = steps  # they own the memory that words point to
-        scratch = max(0 if isinstance(s.launch, np.ndarray) else s.launch.bytes for s in steps)
-        words = list[int]()
-        self._tables = list[np.ndarray[Any, Any]]()
-        for launch, *operands, sums in steps:
-            if isinstance(launch, np.ndarray):
-                words += launch.ctypes.data, 0, 0, launch.nbytes
-            else:
-                words += launch.words
-            words.append(self._sums(sums, room))
-            words += [word for address in operands for word in _placed(address, arrays)]
+        self._steps, self._parts, self._room = steps, [*room.parts], round_up(room.size)
+        self._tables = list[Array]()
+        self._counts = np.zeros(0)
+        if bias is not None:
+            if bias.dtype.kind != "f" or len(bias) >= MOST_BIAS:
+                raise ValueError("the values of a bias of integers are checked at each call")
+            self._counts = np.arange(1, len(bias) + 1).astype(bias.dtype)
+        words = [word for step in steps for word in self._step(step)]
         most = max(1, *words[THREADS::STEP])
-        header = [room.size, room.size + scratch, most, len(steps)]
+        header = [self._room, most, len(steps)]
         self.words = np.array(header + words, np.int64)
-        self.x, self.w, self.y = map(Access.to, arrays)
-        self.bias = _access_to_bias([step.sums for step in steps if step.sums is not None])
+        self.bias = None if bias is None else Access.to(bias)
 
     @property
     def address(self) -> int:
         """That of the words."""
         return int(self.words.ctypes.data)
 
-    def _sums(self, sums: Any, room: Room) -> int:
+    def _step(self, step: Step) -> list[int]:
+        """The words of a step."""
+        if isinstance(step, Launched):
+            if step.scaled:
+                raise ValueError("sums are scaled")
+            given = step.x, step.w, step.y, step.panels, step.residual, step.scratch
+            head = [*step.launch.words, self._sums(step.sums)]
+        elif isinstance(step, Copied) and _is_constant(step.source):
+            given = 0, 0, address_of(step.target), 0, 0, 0
+            head = [address_of(step.source), 0, 0, step.source.nbytes, NO_SUMS]
+        else:
+            raise ValueError("a step is one of Python")
+        return [*head, *(word for address in given for word in self._located(address))]
+
+    def _located(self, address: int) -> tuple[int, int]:
+        """The place of an address, which is that of the whole room for one of its parts."""
+        place, offset = located(address)
+        if place < ROOM:
+            return place, offset
+        begin, _ = self._parts[place - ROOM]
+        return ROOM, begin + offset
+
+    def _sums(self, made: Callable[[Any], Any] | None) -> int:
         """The word of initial sums.
 
         Raises
@@ -186,9 +414,10 @@ class Program:
         ValueError
             They have too many runs.
         """
-        if sums is None:
+        if made is None:
             return NO_SUMS
-        if np.array_equal(sums, np.arange(1, len(sums) + 1)):
+        sums = made(self._counts)
+        if np.array_equal(sums, self._counts):
             return BIAS_ITSELF
         numbers = np.concatenate([[0], sums, [0]]).astype(np.int64)
         follows = (np.diff(numbers) == 1) & (numbers[:-1] > 0)  # the one before, in the bias too
@@ -196,8 +425,8 @@ class Program:
         last = np.flatnonzero((numbers[1:-1] > 0) & ~follows[1:])
         if len(first) > MOST_RUNS:
             raise ValueError("initial sums are spread over a panel")
-        size, room.end = sums.itemsize, room.size  # behind what other steps have there
-        offset = room.take(sums.nbytes) - ROOM_ADDRESS
+        size, offset = sums.itemsize, self._room  # behind what steps have there
+        self._room += round_up(sums.nbytes)
         table = [offset, sums.nbytes, len(first)]
         for begin, end in zip(first, last, strict=True):
             table += [begin * size, int(sums[begin] - 1) * size, (end + 1 - begin) * size]
@@ -205,22 +434,6 @@ class Program:
         return int(self._tables[-1].ctypes.data)
 
 
-def _access_to_bias(sums: Sequence[np.ndarray[Any, Any]]) -> Access | None:
-    """The access to a bias from which initial sums take elements of these numbers, from 1 on."""
-    if not sums:
-        return None
-    count = max(int(each.max()) for each in sums)
-    return Access.to(np.empty(count, sums[0].dtype))
-
-
-def _placed(address: int, arrays: Sequence[Any]) -> tuple[int, int]:
-    """The place of an address, and its offset in bytes."""
-    if address == 0:
-        return NOTHING, 0
-    if address >= ROOM_ADDRESS:
-        return ROOM, address - ROOM_ADDRESS
-    for place, array in zip((X, W, Y), arrays, strict=True):
-        offset = address - array.ctypes.data
-        if 0 <= offset < array.nbytes:
-            return place, offset
-    raise ValueError("a step reads or writes an array that is none of those of the program")
+def _is_constant(array: Array) -> bool:
+    """Whether an array has memory of its own, without gaps."""
+    return located(address_of(array))[0] == NOTHING and array.flags.c_contiguous

@@ -16,7 +16,7 @@ import numpy as np
 from implicit_conv.kernels.cpu.runtime import active_threads, objects
 from implicit_conv.kernels.cpu.runtime.code import builtin
 from implicit_conv.kernels.cpu.runtime.pool import LEAST_BYTES, PAGE
-from implicit_conv.kernels.cpu.runtime.program import BLOCK_BYTES, MOST_THREADS, Program
+from implicit_conv.kernels.cpu.runtime.program import BLOCK_BYTES, MOST_THREADS, Words
 from implicit_conv.kernels.cpu.runtime.same_arrays import RANK, Record
 
 # Words of the state of a repeated call; then come the dimensions of a new result, and the record.
@@ -36,7 +36,7 @@ _of_owner = builtin(".runtime.compiled.repeated:make_again")
 _blocks = np.zeros(64, np.int64)  # a block of each size that no run uses
 
 
-def again(record: Record, program: Program, y: Any) -> Callable[..., Any] | None:
+def again(record: Record, program: Words, y: Any) -> Callable[..., Any] | None:
     """A function of (x, w, bias, residual, out, ...): the result of the program, which is `out` or
     a new array like `y`. It returns None if the arrays are not those of the record, or if the call
     is for Python to make: while calls are `paused`, where there is no memory, or no team yet.

@@ -16,7 +16,7 @@ import numpy as np
 
 from implicit_conv.kernels.cpu.runtime import active_threads
 from implicit_conv.kernels.cpu.runtime.code import builtin
-from implicit_conv.kernels.cpu.runtime.program import Program
+from implicit_conv.kernels.cpu.runtime.program import Words
 
 # Words of the state: objects by their addresses, functions of torch's C interface, and what a
 # handle of a tensor is.
@@ -132,7 +132,7 @@ class TorchCalls:
         self,
         state: Sequence[int],
         described: bytes,
-        program: Program,
+        program: Words,
         new: tuple[Any, ...],
         item_bytes: int,
         owned: Any,

@@ -14,7 +14,7 @@ import numpy as np
 
 from implicit_conv.kernels.cpu.runtime.code import code
 from implicit_conv.kernels.cpu.runtime.launch import team
-from implicit_conv.kernels.cpu.runtime.program import Program
+from implicit_conv.kernels.cpu.runtime.program import Words
 
 STATE_OF = -0x1C0DE  # as the first word of a frame, where XLA has a size
 # Words of the state. Those from BLOCKS on hold unused blocks of memory, one for each size.
@@ -88,7 +88,7 @@ class Target:
         """Whether there is a program with this key."""
         return key in self._records
 
-    def add(self, key: int, program: Program, buffers: tuple[Buffer, Buffer, Buffer]) -> None:
+    def add(self, key: int, program: Words, buffers: tuple[Buffer, Buffer, Buffer]) -> None:
         """Have calls with this key, which is not 0, run a program on such buffers, for as long as
         the process lives.
         """

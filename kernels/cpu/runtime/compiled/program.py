@@ -5,7 +5,8 @@ from __future__ import annotations
 from implicit_conv.kernels.cpu.emit import atomic, memory
 from implicit_conv.kernels.cpu.emit.internals import types
 from implicit_conv.kernels.cpu.runtime.active_threads import TEAM
-from implicit_conv.kernels.cpu.runtime.call import BIAS, RESIDUAL
+from implicit_conv.kernels.cpu.runtime.call import BIAS
+from implicit_conv.kernels.cpu.runtime.call import RESIDUAL as RESIDUAL_WORD
 from implicit_conv.kernels.cpu.runtime.compiled.entry import run_counted, start
 from implicit_conv.kernels.cpu.runtime.compiled.region import launch as region_launch
 from implicit_conv.kernels.cpu.runtime.compiled.source import INT, Source, for_python
@@ -21,8 +22,8 @@ from implicit_conv.kernels.cpu.runtime.program import (
     MOST_THREADS,
     NOTHING,
     OPERANDS,
+    RESIDUAL,
     ROOM,
-    ROOM_BYTES,
     RUN,
     RUNS,
     SCRATCH_BYTES,
@@ -73,25 +74,30 @@ def run_on_threads(starter: int, entry: int, blob: int, threads: int) -> None:
         region_launch(starter, entry, blob, threads)
 
 
-def run_step(step: int, places: int, bias: int, residual: int, scratch: int, starter: int) -> None:
-    """Run one step; its scratch memory begins at `scratch`."""
+def run_step(step: int, places: int, bias: int, starter: int) -> None:
+    """Run one step."""
     blob, entry = memory.read(step + WORD * BLOB), memory.read(step + WORD * ENTRY)
     size, threads = (
         memory.read(step + WORD * SCRATCH_BYTES),
         memory.read(step + WORD * THREADS),
     )
     x, w = operand(step, 0, places), operand(step, 1, places)
-    y, panels = operand(step, 2, places), operand(step, 3, places)
+    y, panels, residual = (
+        operand(step, 2, places),
+        operand(step, 3, places),
+        operand(step, 4, places),
+    )
     if entry == 0:
         memory.copy(y, blob, size)
         return
+    scratch = operand(step, 5, places)
     start(blob, scratch, x, w, y, panels, 0)
     filled = scratch + size
     sums = initial_sums(memory.read(step + WORD * SUMS), bias, memory.read(places + WORD * ROOM))
     if sums != 0:
         memory.write(filled + WORD * BIAS, sums)
     if residual != 0:
-        memory.write(filled + WORD * RESIDUAL, residual)
+        memory.write(filled + WORD * RESIDUAL_WORD, residual)
     if threads == 1:
         run_counted(entry, filled, 0)
     else:
@@ -101,19 +107,19 @@ def run_step(step: int, places: int, bias: int, residual: int, scratch: int, sta
 def run_program(
     program: int, x: int, w: int, bias: int, residual: int, y: int, block: int, starter: int
 ) -> None:
-    """Run all steps on x, w, the bias and the residual, which are 0 if there is none, and y; only a
-    program of one step has a residual. `block` has BLOCK_BYTES, and begins on a cache line.
+    """Run all steps on x, w, the bias and the residual, which are 0 if there is none, and y.
+    `block` has BLOCK_BYTES, and begins on a cache line.
     """
     places = memory.stack(64)
     memory.write(places + WORD * NOTHING, 0)
     memory.write(places + WORD * X, x)
     memory.write(places + WORD * W, w)
     memory.write(places + WORD * Y, y)
+    memory.write(places + WORD * RESIDUAL, residual)
     memory.write(places + WORD * ROOM, block)
-    scratch = block + memory.read(program + WORD * ROOM_BYTES)
     step = program + WORD * HEADER
     for _ in range(memory.read(program + WORD * STEPS)):
-        run_step(step, places, bias, residual, scratch, starter)
+        run_step(step, places, bias, starter)
         step += WORD * STEP
 
 

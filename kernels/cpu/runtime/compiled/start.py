@@ -28,21 +28,12 @@ KIND, RANK, DTYPE, FLAGS, DATA, LOW, HIGH = (WORD * n for n in range(len(Slot._f
 
 def make_start() -> Source:
     """start(blob, scratch, x, w, y, panels, entry): see `entry.start`."""
-    return for_python(types.void(ARRAY, INT, ARRAY, ARRAY, ARRAY, INT, INT), entry.start)
+    return for_python(types.void(*[INT] * 7), entry.start)
 
 
 def make_run_counted() -> Source:
     """run_counted(entry, blob, thread): see `entry.run_counted`."""
     return for_python(types.void(INT, INT, INT), entry.run_counted)
-
-
-def make_address_of() -> Source:
-    """address_of(array): the address of an array's first element."""
-
-    def address_of(array: int) -> int:
-        return array
-
-    return for_python(INT(ARRAY), address_of)
 
 
 def make_differing() -> Source:
