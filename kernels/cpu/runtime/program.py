@@ -58,6 +58,10 @@ def located(address: int) -> tuple[int, int]:
     return place, address - (place << PLACE_BITS)
 
 
+ELEMENT = np.zeros(1, np.int64)
+NOWHERE = ELEMENT.ctypes.data  # where arrays without elements begin: numpy 2.3 takes no 0
+
+
 def array_at(address: int, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...]) -> Array:
     """An array at an address, of which it owns nothing; `strides` are in bytes."""
     array = np.asarray(_At(address, shape, dtype, strides))
@@ -74,7 +78,7 @@ class _At:
             "typestr": kind,
             "shape": shape,
             "strides": strides,
-            "data": (address, False),
+            "data": (address or NOWHERE, False),
         }
 
 
