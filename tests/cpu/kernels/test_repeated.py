@@ -187,3 +187,25 @@ def test_each_call_reads_its_own_bias_and_residual(layout):
         np.testing.assert_array_equal(found, expected * (1 + value) + value)
         prepared = plan.prepare(x, packed, np.empty_like(found), bias, residual=residual)
         np.testing.assert_array_equal(prepared(), found)
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "options"),
+    [
+        ("conv2d", ((4, 40, 40, 64), (3, 3, 64, 64)), {"layout": "NHWC", "weight_layout": "RSCK"}),
+        ("conv_transpose2d", ((2, 64, 5, 5), (64, 16, 4, 4)), {"stride": 2}),
+    ],
+    ids=["a packed filter", "a fold of two images"],
+)
+def test_programs_of_several_steps_add_residuals(name, shapes, options):
+    """New values at new addresses, by Python and then by compiled code."""
+    rng = np.random.default_rng(0)
+    plan = getattr(ic, f"plan_{name}")(*shapes, **options)
+    w = rng.integers(-2, 3, shapes[1]).astype(np.float32)
+    for _ in range(40):
+        x = rng.integers(-2, 3, shapes[0]).astype(np.float32)
+        sums = plan(x, w)
+        residual = rng.integers(-9, 10, sums.shape).astype(np.float32)
+        np.testing.assert_array_equal(plan(x, w, residual=residual), sums + residual)
+    found = [call for call in plan._calls if isinstance(call.again, BUILTIN)]
+    assert len(found) == 2 and all(len(call.call.program.steps) > 1 for call in found)
