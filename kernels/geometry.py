@@ -22,9 +22,7 @@ Place: TypeAlias = tuple[int, int, int]  # plane, row and column of a tile, or t
 
 
 class Geometry(NamedTuple):
-    """Extents, steps and tile sizes of one fprop problem; see addressing.md section 5 for the
-    letters.
-    """
+    """Extents, steps and tile sizes of one fprop problem, in the letters of a Problem."""
 
     N: int
     D: int

@@ -1,9 +1,9 @@
 """The arithmetic of the load schedule, written once: plain integers in, plain integers out.
 
 Python runs these functions to print a plan, njit compiles them into the CPU engine, and CUDA into
-the GPU kernels. The formulas are those of addressing.md, section 5. An axis is described by (taps,
-phases, dilation, stride), where W walks by ``step_w``; ``b`` is a phase buffer, ``t`` a linear tile
-index, ``g`` a Geometry. Functions are defined in order of use.
+the GPU kernels; docs/explanation/shifted-view.md shows what they compute. An axis is described by
+(taps, phases, dilation, stride), where W walks by ``step_w``; ``b`` is a phase buffer, ``t`` a
+linear tile index, ``g`` a Geometry. Functions are defined in order of use.
 """
 
 from implicit_conv.kernels.geometry import (

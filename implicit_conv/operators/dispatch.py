@@ -73,7 +73,7 @@ class Options(NamedTuple):
     padding_mode: PaddingMode = "zeros"
     output_padding: Ints = 0
     output_size: Ints | None = None
-    input_shape: Sequence[int] = ()  # of no default in functions that have it
+    input_shape: Sequence[int] = ()  # required by functions that have it
     weight_shape: Sequence[int] = ()
     activation: Activation = None
     out_dtype: DTypeLike | None = None

@@ -420,9 +420,8 @@ class Problem:
 
 FIELDS = tuple(field.name for field in fields(Problem))
 VALUES = attrgetter(*FIELDS)
-_KNOWN: Recent[Problem] = Recent(
-    512
-)  # problems by all that `Problem.parse` was given but the sizes of x
+# Maps all that `Problem.parse` was given, but the sizes of x, to the problem.
+_KNOWN: Recent[Problem] = Recent(512)
 
 
 def depends_on_size(padding: Padding, stride: int | Sequence[int]) -> bool:

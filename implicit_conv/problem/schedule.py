@@ -61,7 +61,7 @@ MOST_LOADS = 1 << 22  # loads that a trace lists at most, which take about 1 GB
 def slots_per_row(
     w: int, q: int, taps: int, stride: int, dilation: int, pad: int, offset_max: int
 ) -> int:
-    """L, the slots of an image row in the (n, slot) order of im2col::w (addressing.md section 5).
+    """L, the slots of an image row in the (n, slot) order of im2col::w.
 
     L is the least integer >= Q for which every tap that runs over the end of its row reads zeros on
     both sides: its true position is at or past W, and the position it wraps to is before 0.

@@ -84,7 +84,7 @@ class Instruction:
     guard: tuple[Register, bool] | None  # (predicate, whether it is negated)
     line: int  # of the PTX text, from 1
     text: str
-    source: str = ""  # "file.py:12" by the last .loc, or empty
+    source: str = ""  # file and line, "axpy.cu:12", by the last .loc, or empty
 
     @property
     def name(self) -> str:

@@ -164,11 +164,15 @@ class Operator(ABC):
         }
 
     def _part_kind(self) -> Any:
-        """What decides which part a slot of the table has, and may differ between sizes."""
+        """A value that may differ between sizes, and on which it depends which part a slot of the
+        table has: where it changes, the table is made anew.
+        """
         return self.g
 
     def _extents(self) -> Any:
-        """What decides which slots have parts, and may differ between sizes."""
+        """A value that may differ between sizes, and on which it depends which slots have parts:
+        for each new one, the parts that it adds are compiled.
+        """
         return ()
 
     def _own_parts(self) -> dict[int, Code]:

@@ -52,8 +52,7 @@ if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operator
 
 RULE = "it needs one channel and one filter per group"
-# Costs were fitted on EPYC 9005 and 9004 (Zen 5 and 4, AVX-512), one thread, 2026-11; see
-# cpu/costs.py.
+# Costs were fitted on EPYC 9005 and 9004 (Zen 5 and 4, AVX-512), one thread, 2026-11.
 PIXELS = 14  # output pixels of a register tile at most
 ROWS, ROWS_TAPS = 2, 12  # rows of those that share image rows, and taps of their filters at most
 CHANNEL_VECTORS = (1, 2, 4, 8, 16, 64)  # vectors of a block of channels: choices

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.few_outputs.layout import FewOutputsLayout
     from implicit_conv.kernels.cpu.operator import Build, Operands, Operator
 
-# Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11; see cpu/costs.py.
+# Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11.
 PANEL_FILTERS = 64  # filters of a panel at most, whose sums share a staging tile
 L2_BYTES_PER_CYCLE = 43  # bytes of pixels per cycle that a core reads from L2
 WIDENED_LOADS = 2  # slowdown of a vector load that widens 16-bit floats

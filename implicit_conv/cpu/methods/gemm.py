@@ -264,7 +264,7 @@ def dot_channels(problem: Problem, arch: CpuArch) -> int:
 
 def inverts_signs(problem: Problem, channels: int) -> bool:
     """Whether dot products of `channels` channels invert the signs of x, so that no tap may be
-    skipped, not even one that reads padding; see `kernels.cpu.gemm.dots`.
+    skipped, not even one that reads padding; see `gemm.compiled.dots`.
 
     `problem` has the dtypes of the arrays: those of its view for words are no longer theirs.
     """

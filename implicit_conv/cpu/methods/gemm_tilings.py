@@ -48,7 +48,7 @@ BLOCKS = 128  # channel blocks at most, since their sums are added one by one
 # several pixels at once: a key of BFLOAT16.
 TILE_WORDS = {"amx": AMX_ROWS, "matrices": 2}
 TILE_PIXELS = {"amx": AMX_PIXELS, "matrices": MATRIX_PIXELS}
-# Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11; see cpu/costs.py.
+# Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11.
 AMX_CYCLES = 2.0  # cycles per element (tap x pair) of one AMX tile of pixels and two of filters
 TILE_PIXEL_CYCLES = 100 / 14  # fixed cycles per pixel of a register tile, without its sums
 RUN_CYCLES = 25  # fixed cycles per run of a register tile's taps

@@ -42,7 +42,8 @@ from implicit_conv.problem.schedule import repeated_window_copies, window_copies
 if TYPE_CHECKING:
     from implicit_conv.kernels.geometry import Epilogue
 
-FINISH = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 11, *[ctypes.c_double] * 2)  # tile/finish.py
+# The parameters of the part of `compiled.finish`.
+FINISH = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 11, *[ctypes.c_double] * 2)
 
 
 @dataclass(frozen=True)

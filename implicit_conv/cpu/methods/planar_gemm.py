@@ -56,7 +56,7 @@ from implicit_conv.problem.schedule import geometry
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operands, Operator
 
-# Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11; see cpu/costs.py.
+# Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11.
 ROW_TILES = (1, 2, 4, 8, 16, 32)  # register tiles of a load tile's rows or vectors: choices
 TILE_COLUMNS = (112, 48)  # output columns of a load tile, if whole rows are too long
 PLANES_SHARE = 0.6  # share of L2 that a load tile's planes may fill: every panel reads them

@@ -39,7 +39,7 @@ from implicit_conv.problem.schedule import Load, depthwise_trace
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operator
 
-# Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11; see cpu/costs.py.
+# Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11.
 GROUP_FMAS = 1.15  # slowdown of FMAs by the instructions between them
 SPREAD_CYCLES = 0.8  # cycles to load a vector and to repeat one channel of each of its groups
 

@@ -70,7 +70,7 @@ from implicit_conv.problem.schedule import Load, geometry, trace
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operator
 
-# Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11; see cpu/costs.py.
+# Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11.
 SCRATCH_BYTES = 4 << 20  # bytes of scratch memory per thread at most; other methods need < 2 MiB
 ELEMENTS = 2048  # filter planes x channels at most: a transformed panel of more is not in L2
 PLANES = (1, 4)  # output planes of a load tile whose filters have several planes: choices

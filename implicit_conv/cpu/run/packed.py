@@ -66,7 +66,7 @@ class PlainOrder(PackedOrder):
 
 @dataclass(frozen=True)
 class PanelOrder(PackedOrder):
-    """The order of `kernels.cpu.gemm.panels`, with words of one channel."""
+    """The order of `gemm.compiled.panels`, with words of one channel."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -45,7 +45,7 @@ def choose(
         The same problem with the layouts in which its arrays are stored; by default those of
         `problem`.
     activation : (kind, low, high), optional
-        As of `problem.activation.parse_activation`. None also says that there is no residual.
+        As of `problem.options.parse_activation`. None also says that there is no residual.
     strict : bool
         Keep one order of sums for every batch size.
 

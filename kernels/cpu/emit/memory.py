@@ -30,7 +30,7 @@ def _intrinsic(result: Any, parameters: list[Any], emit: Callable[..., Any]) -> 
 
 
 def named(definition: Callable[..., Any], *variant: object) -> Any:
-    """The intrinsic that `definition` defines, with the variant in its name: see `cache.kernel`."""
+    """The intrinsic that `definition` defines, with the variant in its name."""
     definition.__name__ += "".join(f"_{part}" for part in variant)
     definition.__qualname__ = definition.__name__
     return intrinsic(definition)

@@ -35,8 +35,8 @@ class Input(NamedTuple):
 
 
 class Filter(NamedTuple):
-    """w: the address of a filter that is packed in the launch, 1 before a call and 0 without such a
-    filter; byte strides.
+    """w: its address, which is 1 until a run sets it, and 0 where the launch reads no plain filter;
+    byte strides.
     """
 
     address: int = 0

@@ -251,8 +251,8 @@ def make_store_tile(lanes: int, form: Format) -> Source:
     def stored_tile(
         blob: Blob, staging: int, width: int, n: int, p: int, q: int, k: int, filters: int
     ) -> None:
-        """Finish a staging tile of filters k, k + 1, ... and stores
-        it, from output pixel (n, p, q) on.
+        """Finish a staging tile of filters k, k + 1, ..., and store it from output pixel (n, p, q)
+        on.
 
         Rows and columns past the end of the output are not stored.
         """

@@ -338,7 +338,7 @@ def make_load_tile(
 
 
 def make_window_tile(form: Format, shape: tuple[int, int, int], recording: bool = False) -> Source:
-    """The part that loads tiles of windows; `shape` is that of an `extents.Window`."""
+    """The part that loads tiles of windows; `shape` is that of a `layout.Window`."""
     return _load_tile(form, make_load_windows(form, shape), recording)
 
 

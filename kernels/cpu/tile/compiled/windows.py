@@ -63,8 +63,8 @@ def _make_copy_windows(count: int, elements: int, step: int, pitch: int) -> Any:
 
 @functools.cache
 def make_load_windows(form: Format, shape: tuple[int, int, int]) -> Callable[..., Any]:
-    """Make load_row() for windows of `shape` = (channels, taps, stride); see `extents.Window`
-    and `load.make_load_row`.
+    """Make load_row() for windows of `shape` = (channels, taps, stride); see `layout.Window` and
+    `load.make_load_row`.
     """
     window_channels, taps, stride = shape
     elements, size = window_channels * taps, storage.SIZES[form.x]
