@@ -85,7 +85,7 @@ def shadowed(kind, package="implicit_conv"):
 
 
 def test_classes_are_found():
-    assert ("kernels.preparation", "_Task") in CLASSES
+    assert ("implicit_conv.process.preparation", "_Task") in CLASSES
     assert len(CLASSES) >= 12
 
 

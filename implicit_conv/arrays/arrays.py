@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from implicit_conv.arrays.libraries import check_tensor, detached, library
 from implicit_conv.errors import QUOTED, DTypeError, PlanError, ShapeError, install
-from implicit_conv.kernels.preparation import first, imported, imports
+from implicit_conv.process.preparation import first, imported, imports
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # with defaults, which Python has from 3.13 on

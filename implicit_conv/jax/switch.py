@@ -15,7 +15,7 @@ from jax.interpreters import mlir
 
 from implicit_conv.jax.internals import CONV
 from implicit_conv.jax.lowering import lowered, target
-from implicit_conv.operators.preparation import checkpoint, prepare
+from implicit_conv.process.preparation import checkpoint, prepare
 
 Claims: TypeAlias = "tuple[Enabled, ...]"
 

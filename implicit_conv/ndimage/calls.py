@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array
-from implicit_conv.cache import IMAGES
 from implicit_conv.ndimage import filters
 from implicit_conv.ndimage.borders import SYNONYMS
 from implicit_conv.ndimage.entries import STRICT, along
 from implicit_conv.ndimage.filters import Chain
 from implicit_conv.ndimage.originals import scipy_filters_with
 from implicit_conv.ndimage.passes import Step, added, mean_step, with_axis
+from implicit_conv.process.cache import IMAGES
 from implicit_conv.settings import current
 
 CHAINS = (  # the filters that are chains of steps

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array
-from implicit_conv.cache import IMAGES
 from implicit_conv.ndimage.borders import MODES, WRAP
 from implicit_conv.ndimage.passes import (
     EPSILON,
@@ -25,6 +24,7 @@ from implicit_conv.ndimage.passes import (
 )
 from implicit_conv.operators.image_filters import Format, ImageLaunch, launch_of
 from implicit_conv.operators.threads import available_threads
+from implicit_conv.process.cache import IMAGES
 from implicit_conv.settings import current
 
 INPUTS = frozenset("?bBhHiIlLqQfd")  # the dtypes of scipy's C, by numpy's characters

@@ -17,11 +17,11 @@ from typing import NamedTuple
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array
-from implicit_conv.cache import IMAGES
 from implicit_conv.ndimage.borders import MODES, OUTSIDE, pixels
 from implicit_conv.operators import rank_filters
 from implicit_conv.operators.rank_filters import Images, RankLaunch
 from implicit_conv.operators.threads import available_threads
+from implicit_conv.process.cache import IMAGES
 from implicit_conv.settings import current
 
 KINDS = {"b": (1,), "u": (1, 2, 4), "i": (1, 2, 4), "f": (4, 8)}  # bytes of elements

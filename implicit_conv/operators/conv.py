@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike, DTypeLike
 
-from implicit_conv import cache
 from implicit_conv.arrays.arrays import Array, Operand, Y, dtype_name
-from implicit_conv.cache import PLANS
 from implicit_conv.cpu.engines import engine as cpu_engine
 from implicit_conv.errors import DTypeError, PlanError
 from implicit_conv.operators.dispatch import (
@@ -42,6 +40,8 @@ from implicit_conv.problem.options import (
 )
 from implicit_conv.problem.parse import Ints, Padding, parse_max_workspace, parse_padding_mode
 from implicit_conv.problem.problem import Problem
+from implicit_conv.process import cache
+from implicit_conv.process.cache import PLANS
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -18,12 +18,10 @@ from numpy.typing import DTypeLike
 
 from implicit_conv.arrays.arrays import as_array, dtype_key, dtype_name
 from implicit_conv.arrays.libraries import as_library_of
-from implicit_conv.cache import CALLS, PLANS, keep_recent, older_call
 from implicit_conv.cpu.candidates.candidate import Request
 from implicit_conv.cpu.engines.kinds import keep_engine, keep_size, known_engine
 from implicit_conv.cpu.machine.arch import CpuArch, cpu_arch
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
-from implicit_conv.kernels.preparation import first, imports, prepare
 from implicit_conv.operators.plan import Engine, Plan
 from implicit_conv.problem.options import (
     Activation,
@@ -44,6 +42,8 @@ from implicit_conv.problem.parse import (
     shape_tuple,
 )
 from implicit_conv.problem.problem import Problem, depends_on_size
+from implicit_conv.process.cache import CALLS, PLANS, keep_recent, older_call
+from implicit_conv.process.preparation import first, imports, prepare
 from implicit_conv.settings import current
 
 if TYPE_CHECKING:

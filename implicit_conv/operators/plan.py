@@ -10,10 +10,10 @@ from numpy.typing import ArrayLike
 
 from implicit_conv.arrays.arrays import Array, Operand, Y
 from implicit_conv.arrays.libraries import as_library_of
-from implicit_conv.cache import CALLS, PLANS, cached_property, keep_first
-from implicit_conv.kernels.preparation import imports
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import Load
+from implicit_conv.process.cache import CALLS, PLANS, cached_property, keep_first
+from implicit_conv.process.preparation import imports
 
 if TYPE_CHECKING:
     from implicit_conv.cpu.engines.engine import CpuEngine

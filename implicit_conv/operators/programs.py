@@ -29,7 +29,7 @@ from implicit_conv.kernels.cpu.runtime.torch_calls import FUNCTIONS as TORCH_FUN
 from implicit_conv.kernels.cpu.runtime.torch_calls import TorchCalls
 from implicit_conv.kernels.cpu.runtime.xla import Buffer, Target
 from implicit_conv.operators.plan import Plan
-from implicit_conv.operators.preparation import prepare
+from implicit_conv.process.preparation import prepare
 
 Views: TypeAlias = tuple[Array, Array, Array]
 __all__ = [

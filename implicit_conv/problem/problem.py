@@ -17,7 +17,6 @@ from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any
 
-from implicit_conv.cache import Recent, cached_property
 from implicit_conv.errors import DTypeError, ShapeError
 from implicit_conv.problem.operand_checks import (
     check_axes,
@@ -48,6 +47,7 @@ from implicit_conv.problem.parse import (
     parse_weight_layout,
     per_axis,
 )
+from implicit_conv.process.cache import Recent, cached_property
 
 LARGEST = {"int32": 2**31 - 1, "int64": 2**63 - 1}  # by the dtype of sums of integers
 

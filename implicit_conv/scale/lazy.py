@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from implicit_conv.operators.preparation import imports
+from implicit_conv.process.preparation import imports
 from implicit_conv.scale.documentation import Door, convolution, image_filter
 from implicit_conv.scale.operation import OPERATORS, REFUSED, operation, signature
 from implicit_conv.settings import current, local

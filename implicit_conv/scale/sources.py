@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array
-from implicit_conv.operators.preparation import imported
+from implicit_conv.process.preparation import imported
 from implicit_conv.scale.mapped import placed
 
 

@@ -11,9 +11,9 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from implicit_conv.errors import PlanError, require
-from implicit_conv.operators.preparation import first, prepare
 from implicit_conv.problem.options import PRECISIONS
 from implicit_conv.problem.parse import choice
+from implicit_conv.process.preparation import first, prepare
 from implicit_conv.settings import named
 
 if TYPE_CHECKING:

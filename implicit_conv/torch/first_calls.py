@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from implicit_conv.cache import keep_recent
 from implicit_conv.operators.threads import available_threads
+from implicit_conv.process.cache import keep_recent
 from implicit_conv.settings import current, local
 from implicit_conv.torch import steps
 from implicit_conv.torch.measured import CHOICES, ours_is_faster, worth_measuring

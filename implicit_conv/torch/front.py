@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from implicit_conv.cache import TABLES
-from implicit_conv.operators.preparation import prepare
 from implicit_conv.operators.programs import TORCH_FUNCTIONS, TorchCalls, differing, offset_of
+from implicit_conv.process.cache import TABLES
+from implicit_conv.process.preparation import prepare
 from implicit_conv.settings import current, process_settings
 from implicit_conv.torch.openmp import library_of_torch
 from implicit_conv.torch.steps import Step

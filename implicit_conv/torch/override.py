@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from implicit_conv.cache import CALLS, older_call
+from implicit_conv.process.cache import CALLS, older_call
 from implicit_conv.settings import current
 from implicit_conv.torch.first_calls import REFUSED, first_backward, first_forward
 from implicit_conv.torch.front import make_front

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import torch
 
 from implicit_conv.arrays.arrays import Array, Binding
-from implicit_conv.cache import cached_property
 from implicit_conv.errors import PlanError
 from implicit_conv.operators import conv, input_grad, transposed, weight_grad
 from implicit_conv.operators.dispatch import Operator, make_plan
 from implicit_conv.operators.plan import Plan
 from implicit_conv.operators.programs import runner
+from implicit_conv.process.cache import cached_property
 from implicit_conv.torch.tensors import DTYPES, View, sums_array
 
 # Bytes of a filter that are compared in one cycle (Intel Xeon, 2026-11: 3.6 from memory, 12 in

@@ -11,7 +11,7 @@ import torch
 from torch.fx import Graph, Node, Tracer
 from torch.fx.proxy import TraceError
 
-from implicit_conv.operators.preparation import prepare
+from implicit_conv.process.preparation import prepare
 from implicit_conv.torch.purity import ImpureError, only_computing
 from implicit_conv.torch.watch import has_hooks, is_replaced
 

@@ -13,7 +13,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from implicit_conv import cache
+from implicit_conv.process import cache
 from implicit_conv.testing import loop
 from implicit_conv.testing.__main__ import main
 from implicit_conv.testing.doors import fuzz as doors

@@ -15,7 +15,7 @@ from small_trials import of_every_operator
 
 import implicit_conv as ic
 from implicit_conv.arrays.libraries import as_library_of, library
-from implicit_conv.operators.preparation import imported
+from implicit_conv.process.preparation import imported
 from implicit_conv.scale.sources import file_array
 from implicit_conv.testing.check import verify
 from implicit_conv.testing.trial import inputs

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from sampling import examples
 
 import implicit_conv as ic
-from implicit_conv import cache
 from implicit_conv.arrays.arrays import numpy_dtype
 from implicit_conv.cpu.candidates.candidate import Request
 from implicit_conv.cpu.candidates.tiling import Tiling
@@ -18,6 +17,7 @@ from implicit_conv.cpu.engines import wgrad
 from implicit_conv.cpu.machine.arch import cpu_arch
 from implicit_conv.operators.plan import Plan
 from implicit_conv.problem import reference
+from implicit_conv.process import cache
 from implicit_conv.testing import EPS, Case, error_units, from_nchw, to_kcrs
 from implicit_conv.testing.operators import sums
 

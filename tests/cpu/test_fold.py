@@ -8,7 +8,6 @@ import pytest
 from sampling import count, resampled
 
 import implicit_conv as ic
-from implicit_conv import cache
 from implicit_conv.cpu.candidates.problem_views import spatial
 from implicit_conv.cpu.engines import fold, fold_blocks, phase_packing
 from implicit_conv.cpu.machine.arch import cpu_arch
@@ -16,6 +15,7 @@ from implicit_conv.cpu.plan import tuning_cache
 from implicit_conv.kernels.disk import Store
 from implicit_conv.problem import reference
 from implicit_conv.problem.options import LAYOUTS_OF
+from implicit_conv.process import cache
 from implicit_conv.testing import Case
 from implicit_conv.testing.check import check
 from implicit_conv.testing.draw import Dice

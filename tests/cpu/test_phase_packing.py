@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 import implicit_conv as ic
-from implicit_conv import cache
 from implicit_conv.cpu.engines import fold, phase_packing
 from implicit_conv.cpu.methods.gemm import Gemm
 from implicit_conv.cpu.methods.winograd import Winograd
 from implicit_conv.cpu.plan import planner
 from implicit_conv.problem import reference
+from implicit_conv.process import cache
 from implicit_conv.testing import Case
 from implicit_conv.testing.check import check
 from implicit_conv.testing.trial import Trial

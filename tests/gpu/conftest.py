@@ -11,13 +11,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from implicit_conv import cache
 from implicit_conv.gpu.cuda import cubin as load
 from implicit_conv.gpu.cuda import driver
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.gpu.call import Call, Limits
 from implicit_conv.kernels.gpu.sizes import MAP_BYTES
 from implicit_conv.problem import reference
+from implicit_conv.process import cache
 
 STREAM = 77
 PARTS = ((Call, np.int64), (Geometry, np.int32), (Limits, np.float32))

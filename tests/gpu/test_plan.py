@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from implicit_conv import cache, plan_conv2d
+from implicit_conv import plan_conv2d
 from implicit_conv.errors import DTypeError, PlanError
 from implicit_conv.gpu.cuda.arch import KNOWN, gpu_arch
 from implicit_conv.gpu.plan.candidate import consider, gpu_geometry
@@ -14,6 +14,7 @@ from implicit_conv.gpu.plan.planner import choose
 from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.problem.options import GPU_DTYPES
 from implicit_conv.problem.problem import Problem
+from implicit_conv.process import cache
 
 LAYER = {"padding": 1, "layout": "NHWC", "weight_layout": "KRSC"}
 

@@ -6,8 +6,8 @@ import pytest
 scipy = pytest.importorskip("scipy.ndimage", reason="pip install '.[ndimage]'")
 
 from implicit_conv import ndimage  # noqa: E402
-from implicit_conv.cache import IMAGES  # noqa: E402
 from implicit_conv.ndimage import calls  # noqa: E402
+from implicit_conv.process.cache import IMAGES  # noqa: E402
 
 BOUNDARIES = {"fill": "constant", "extend": "nearest", "wrap": "wrap"}  # astropy's, scipy's
 OF_ALL_MISSING = pytest.mark.filterwarnings("ignore:nan_treatment='interpolate', however")

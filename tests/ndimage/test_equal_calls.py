@@ -6,8 +6,8 @@ import pytest
 scipy = pytest.importorskip("scipy.ndimage", reason="pip install '.[ndimage]'")
 
 from implicit_conv import ndimage  # noqa: E402
-from implicit_conv.cache import IMAGES  # noqa: E402
 from implicit_conv.ndimage.calls import CHAINS  # noqa: E402
+from implicit_conv.process.cache import IMAGES  # noqa: E402
 
 WEIGHTS = np.random.default_rng(1).standard_normal(5)
 ARGUMENTS = {

@@ -94,7 +94,7 @@ stop.set()
 
 FORKS = 20  # warm first calls are short
 FIRST_CALLS = """
-from implicit_conv.kernels import preparation
+from implicit_conv.process import preparation
 
 def imports():
     return "llvmlite" in sys.modules and preparation.LLVM not in sys.modules
@@ -255,14 +255,14 @@ def test_forks_from_several_threads(capsys):
 
 
 @pytest.mark.parametrize(
-    "lock", ["settings._lock", "kernels.preparation._preparing", "kernels.preparation.COMPILING"]
+    "lock", ["settings._lock", "preparation._preparing", "preparation.COMPILING"]
 )
 def test_a_fork_whose_wait_for_a_lock_is_interrupted(lock):
     """It waits on, and releases the lock in both processes."""
     check(
         f"""
-from implicit_conv import config, kernels, settings
-from implicit_conv.kernels import preparation
+from implicit_conv import config, settings
+from implicit_conv.process import preparation
 class Interrupt(Exception):
     pass
 def handler(*_):
@@ -298,7 +298,7 @@ def test_a_fork_waits_for_few_of_those_that_plan():
         """
 import statistics
 import numba
-from implicit_conv.kernels.preparation import prepare
+from implicit_conv.process.preparation import prepare
 over, planned = threading.Event(), []
 def step():
     time.sleep(1e-3)
@@ -348,7 +348,7 @@ def test_a_fork_while_a_first_step_is_logged():
     """
     code = """
 import os, signal, sys, threading, time
-from implicit_conv.kernels.preparation import prepare  # before logging is imported
+from implicit_conv.process.preparation import prepare  # before logging is imported
 import logging
 def log():
     plans.set()
@@ -425,7 +425,7 @@ def test_a_fork_during_the_imports_of_a_first_call(door):
         f"""
 from pathlib import Path
 import implicit_conv
-from implicit_conv.kernels.preparation import _preparing
+from implicit_conv.process.preparation import _preparing
 try:
     import distributed  # which dask imports in the first `compute`, where a fork may meet it
 except ImportError:
@@ -475,7 +475,7 @@ def test_other_threads_import_with_a_lock_that_forks_wait_for():
         """
 from pathlib import Path
 import implicit_conv
-from implicit_conv.kernels.preparation import COMPILING, _later, _preparing
+from implicit_conv.process.preparation import COMPILING, _later, _preparing
 OURS = [str(Path(implicit_conv.__file__).parent / name) for name in (".", "kernels")]
 OURS = tuple(os.path.realpath(path) + os.sep for path in OURS)
 
@@ -512,7 +512,7 @@ def test_children_forked_while_another_thread_prepares_other_sizes(tmp_path):
     """They need what that thread holds, and have none of what waits for it."""
     check(
         """
-from implicit_conv.kernels import preparation
+from implicit_conv.process import preparation
 
 def is_right_at(width):
     x = np.ones((1, 20, 40, width), np.float32)

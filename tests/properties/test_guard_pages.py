@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from ways import needs_quads
 
-from implicit_conv import cache
 from implicit_conv.cpu.candidates.candidate import Candidate
 from implicit_conv.cpu.candidates.kernel_method import best
 from implicit_conv.cpu.methods import gemm
@@ -22,6 +21,7 @@ from implicit_conv.cpu.run import repeated
 from implicit_conv.cpu.run.repeated import OFTEN
 from implicit_conv.kernels.cpu.gemm.layout import GemmLayout
 from implicit_conv.kernels.cpu.runtime import launch
+from implicit_conv.process import cache
 from implicit_conv.testing import Case, check, guard
 from implicit_conv.testing import trial as trials
 from implicit_conv.testing.check import check as check_trial

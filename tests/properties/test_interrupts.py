@@ -46,7 +46,7 @@ print(interrupts, calls)
 WATCHED = """
 import importlib, sys, traceback
 import llvmlite.binding.ffi as ffi
-from implicit_conv.kernels import preparation
+from implicit_conv.process import preparation
 from implicit_conv.testing.check import check
 from implicit_conv.testing.draw import Deck
 

@@ -19,7 +19,7 @@ import threading
 from collections import deque
 from types import SimpleNamespace
 
-from implicit_conv.kernels import preparation
+from implicit_conv.process import preparation
 
 MAIN, SIGNAL = 0, -1  # the main thread, and the choice that its signal handler runs
 STEPS = 3000  # of a run that ends

@@ -29,7 +29,7 @@ def disabled():
 
 def see_all_calls(monkeypatch):
     """Have Python see known calls, too, from here to the end of the test."""
-    from implicit_conv import cache
+    from implicit_conv.process import cache
     from implicit_conv.torch.front import Front
 
     monkeypatch.setattr(Front, "keep", lambda *arguments: None)
@@ -83,7 +83,7 @@ def one_thread():
     """Calls on one thread, none of which is known at first."""
     import torch
 
-    from implicit_conv import cache
+    from implicit_conv.process import cache
 
     before = torch.get_num_threads()
     torch.set_num_threads(1)

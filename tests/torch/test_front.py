@@ -16,8 +16,8 @@ torch = pytest.importorskip("torch", minversion="2.13", reason="pip install '.[t
 
 import implicit_conv  # noqa: E402
 import implicit_conv.torch as door  # noqa: E402
-from implicit_conv import cache  # noqa: E402
 from implicit_conv.kernels.cpu.runtime import torch_calls  # noqa: E402
+from implicit_conv.process import cache  # noqa: E402
 from implicit_conv.settings import local  # noqa: E402
 from implicit_conv.torch import front, override  # noqa: E402
 from implicit_conv.torch.steps import Step  # noqa: E402

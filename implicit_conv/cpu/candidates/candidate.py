@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, cast
 
 from implicit_conv.arrays.arrays import Array, ordered
-from implicit_conv.cache import cached_property
 from implicit_conv.cpu.candidates.problem_views import is_pointwise
 from implicit_conv.cpu.candidates.tiling import Near, Tiling
 from implicit_conv.cpu.machine.arch import CpuArch
@@ -27,6 +26,7 @@ from implicit_conv.kernels.sources import TRANSLATOR
 from implicit_conv.problem.options import ACTIVATIONS, DTYPES, FLOAT_DTYPES, ITEMSIZES, PRECISIONS
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import Load
+from implicit_conv.process.cache import cached_property
 
 if TYPE_CHECKING:
     from implicit_conv.kernels.geometry import Epilogue

@@ -11,7 +11,6 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, ClassVar
 
 from implicit_conv.arrays.arrays import Array, ordered
-from implicit_conv.cache import OPERATORS, SIZED
 from implicit_conv.cpu.candidates.candidate import Candidate, Formats, Method, Request
 from implicit_conv.cpu.candidates.tiling import Estimate, Tiling, thread_count
 from implicit_conv.cpu.machine.arch import CpuArch
@@ -28,9 +27,10 @@ from implicit_conv.kernels.cpu.runtime.program import (
     launched,
 )
 from implicit_conv.kernels.geometry import Geometry
-from implicit_conv.kernels.preparation import COMPILING, first, may_load
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import Load, tiles_trace
+from implicit_conv.process.cache import OPERATORS, SIZED
+from implicit_conv.process.preparation import COMPILING, first, may_load
 
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operands, Operator

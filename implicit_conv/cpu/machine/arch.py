@@ -22,7 +22,7 @@ from implicit_conv.cpu.machine.probe import (
 )
 from implicit_conv.kernels.cpu.runtime.active_threads import usable_cpus
 from implicit_conv.kernels.cpu.runtime.layout import LINE
-from implicit_conv.kernels.preparation import checkpoint
+from implicit_conv.process.preparation import checkpoint
 
 BFLOAT16 = {
     "widen": "widening to float32",

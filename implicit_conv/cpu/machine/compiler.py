@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from implicit_conv.cpu.machine.probe import System
 from implicit_conv.errors import PlanError
-from implicit_conv.kernels.preparation import first
 from implicit_conv.kernels.sources import NJIT, TRANSLATOR
+from implicit_conv.process.preparation import first
 
 # Prefixes of the features that LLVM uses wherever it finds a use; others need an intrinsic.
 USED_UNASKED = tuple(

@@ -10,7 +10,7 @@ import functools
 import time
 
 from implicit_conv.cpu.machine.arch import CpuArch, cpu_arch
-from implicit_conv.kernels.preparation import checkpoint, prepare
+from implicit_conv.process.preparation import checkpoint, prepare
 
 RUNS = 5  # of which the fastest counts; each takes 0.3 ms or more
 FLOPS = 4  # operations of a lane in a cycle: two FMAs

@@ -46,9 +46,9 @@ from implicit_conv.cpu.run.call import Arrays, is_contiguous, is_row
 from implicit_conv.cpu.run.packed import PackedOrder, PlainOrder
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.geometry import Geometry
-from implicit_conv.kernels.preparation import imports
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import geometry
+from implicit_conv.process.preparation import imports
 
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.few_outputs.layout import FewOutputsLayout

@@ -35,9 +35,9 @@ from implicit_conv.cpu.run.call import Arrays, is_contiguous
 from implicit_conv.cpu.run.packed import PackedOrder
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.geometry import Geometry
-from implicit_conv.kernels.preparation import imports
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import Load, geometry
+from implicit_conv.process.preparation import imports
 
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operator

@@ -15,7 +15,6 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from implicit_conv.cache import KINDS
 from implicit_conv.cpu.candidates.candidate import Candidate, Method, Query, Refusal, Request
 from implicit_conv.cpu.candidates.tiling import Estimate, Near, output_pixels
 from implicit_conv.cpu.machine.arch import CpuArch
@@ -34,10 +33,11 @@ from implicit_conv.cpu.run.call import Arrays
 from implicit_conv.errors import PlanError
 from implicit_conv.kernels.disk import store
 from implicit_conv.kernels.disk_folder import CHOICE
-from implicit_conv.kernels.preparation import imports
 from implicit_conv.problem.options import ALGORITHMS, PRECISIONS
 from implicit_conv.problem.parse import choice
 from implicit_conv.problem.problem import Problem
+from implicit_conv.process.cache import KINDS
+from implicit_conv.process.preparation import imports
 
 # Under precision "strict" the first method that can run fixes the order of sums; later methods with
 # another order are refused.

@@ -12,13 +12,13 @@ from collections.abc import Hashable
 from dataclasses import replace
 from typing import NamedTuple
 
-from implicit_conv.cache import cached_property
 from implicit_conv.cpu.machine.arch import cpu_arch
 from implicit_conv.cpu.machine.compiler import compiled_target
 from implicit_conv.kernels.disk import store
 from implicit_conv.kernels.disk_folder import TIMES
-from implicit_conv.kernels.preparation import first
 from implicit_conv.kernels.sources import digest, kernels_hash
+from implicit_conv.process.cache import cached_property
+from implicit_conv.process.preparation import first
 
 DIGITS = 32  # of digests, in names
 KINDS = 4096  # that a process keeps in memory; it reads others again

@@ -10,11 +10,11 @@ from typing import ClassVar
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array
-from implicit_conv.cache import cached_property
 from implicit_conv.kernels.cpu.runtime.layout import round_up
 from implicit_conv.kernels.cpu.runtime.pool import aligned_bytes
 from implicit_conv.problem.options import ITEMSIZES
 from implicit_conv.problem.problem import Problem
+from implicit_conv.process.cache import cached_property
 
 
 @dataclass(frozen=True)

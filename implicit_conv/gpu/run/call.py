@@ -9,7 +9,6 @@ import logging
 from collections.abc import Iterator
 from dataclasses import replace
 
-from implicit_conv.cache import OPERATORS
 from implicit_conv.errors import DriverError, PlanError, ShapeError
 from implicit_conv.gpu.cuda.arch import GpuArch
 from implicit_conv.gpu.cuda.arrays import Operand
@@ -21,6 +20,7 @@ from implicit_conv.kernels.gpu.sizes import COPY_SIZES, VECTOR_BYTES
 from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.problem.options import LAYOUTS
 from implicit_conv.problem.problem import Problem
+from implicit_conv.process.cache import OPERATORS
 
 LOG = logging.getLogger("implicit_conv")
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 from implicit_conv.arrays.arrays import dtype_key, dtype_name
-from implicit_conv.cache import PLANS
 from implicit_conv.errors import DTypeError, PlanError
 from implicit_conv.gpu.cuda import driver
 from implicit_conv.gpu.cuda.arch import GpuArch, device_number, gpu_arch, is_target
@@ -25,6 +24,7 @@ from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.problem.options import ALGORITHMS, GPU_DTYPES, PRECISIONS, parse_activation
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import Load
+from implicit_conv.process.cache import PLANS
 
 LOG = logging.getLogger("implicit_conv")
 

@@ -17,7 +17,6 @@ import numpy.typing as npt
 
 from implicit_conv.arrays.arrays import as_array, check_out
 from implicit_conv.arrays.libraries import library
-from implicit_conv.cache import keep_call
 from implicit_conv.errors import PlanError, ShapeError
 from implicit_conv.gpu.cuda import driver
 from implicit_conv.gpu.cuda.arrays import (
@@ -31,6 +30,7 @@ from implicit_conv.gpu.cuda.transfer import STREAM, Buffer, fetched, sent
 from implicit_conv.gpu.plan.candidate import Choice
 from implicit_conv.gpu.run.call import Call, bind
 from implicit_conv.gpu.run.launch import Arrays
+from implicit_conv.process.cache import keep_call
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from implicit_conv.kernels.cpu.runtime import objects
 
 import numpy as np
 from implicit_conv import conv2d, plan_conv2d
-from implicit_conv.kernels.preparation import prepares_later
+from implicit_conv.process.preparation import prepares_later
 from implicit_conv.tools.info import describe
 
 numbers = np.random.default_rng(5)

@@ -47,7 +47,7 @@ import time
 import numpy as np
 import implicit_conv as ic
 from implicit_conv.cpu.run import repeated
-from implicit_conv.kernels import preparation
+from implicit_conv.process import preparation
 
 threads = []
 imports = repeated._compiled
