@@ -25,7 +25,7 @@ functions, so that ``import implicit_conv.ndimage as ndi`` takes the place of sc
 
 `patch` makes scipy's own functions as fast, and those of scikit-image that call them.
 The page "Filters of images and fields" says what is computed here, and what is left to scipy.
-A door: this imports operators and arrays; `implicit_conv.scale` imports it.
+A door: this imports arrays, and the CPU's filters of images; `implicit_conv.scale` imports it.
 """
 
 from __future__ import annotations

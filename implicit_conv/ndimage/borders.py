@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array
-from implicit_conv.operators import image_filters
+from implicit_conv.cpu.engines import image_filters
 from implicit_conv.problem.options import PaddingMode
 
 OUTSIDE = image_filters.CONSTANT  # as the pixel of a position

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array
+from implicit_conv.cpu.engines.image_filters import Format, ImageLaunch, launch_of
+from implicit_conv.cpu.machine.arch import available_threads
 from implicit_conv.ndimage.borders import MODES, WRAP
 from implicit_conv.ndimage.passes import (
     EPSILON,
@@ -22,8 +24,6 @@ from implicit_conv.ndimage.passes import (
     pass_of,
     sums_of,
 )
-from implicit_conv.operators.image_filters import Format, ImageLaunch, launch_of
-from implicit_conv.operators.threads import available_threads
 from implicit_conv.process.cache import IMAGES
 from implicit_conv.settings import current
 

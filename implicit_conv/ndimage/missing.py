@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array
+from implicit_conv.cpu.engines.image_filters import Format, launch_of
+from implicit_conv.cpu.machine.arch import available_threads
 from implicit_conv.ndimage.borders import OUTSIDE
 from implicit_conv.ndimage.filters import store
 from implicit_conv.ndimage.passes import Step, Sums, pass_of, sums_of, total
-from implicit_conv.operators.image_filters import Format, launch_of
-from implicit_conv.operators.threads import available_threads
 from implicit_conv.settings import current
 
 PROPAGATE, INTERPOLATE, IGNORE = NAN = ("propagate", "interpolate", "ignore")

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array
+from implicit_conv.cpu.engines.image_filters import Order, Pass
 from implicit_conv.ndimage.borders import CONSTANT, pixels
-from implicit_conv.operators.image_filters import Order, Pass
 
 # Weights of at most this size count as zero, and as equal if they differ by as much, in scipy's C.
 EPSILON = np.finfo(np.float64).eps

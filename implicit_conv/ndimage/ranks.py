@@ -17,10 +17,10 @@ from typing import NamedTuple
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array
+from implicit_conv.cpu.engines import rank_filters
+from implicit_conv.cpu.engines.rank_filters import Images, RankLaunch
+from implicit_conv.cpu.machine.arch import available_threads
 from implicit_conv.ndimage.borders import MODES, OUTSIDE, pixels
-from implicit_conv.operators import rank_filters
-from implicit_conv.operators.rank_filters import Images, RankLaunch
-from implicit_conv.operators.threads import available_threads
 from implicit_conv.process.cache import IMAGES
 from implicit_conv.settings import current
 

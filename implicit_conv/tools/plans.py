@@ -176,7 +176,8 @@ def _tune(options: argparse.Namespace) -> int:
 
 def _forget(options: argparse.Namespace) -> None:
     from implicit_conv.cpu.candidates.phrases import count
-    from implicit_conv.cpu.plan import times, tuning_cache
+    from implicit_conv.cpu.machine import times
+    from implicit_conv.cpu.plan import tuning_cache
 
     choices, calls = tuning_cache.forget(), times.forget()
     print(f"removed {count(choices, 'choice')}")

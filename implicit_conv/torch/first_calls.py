@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from implicit_conv.operators.threads import available_threads
+from implicit_conv.cpu.machine.arch import available_threads
 from implicit_conv.process.cache import keep_recent
 from implicit_conv.settings import current, local
 from implicit_conv.torch import steps

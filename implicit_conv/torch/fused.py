@@ -10,9 +10,9 @@ from torch.nn import functional
 
 from implicit_conv.arrays.arrays import Array
 from implicit_conv.arrays.tensors import tensor_array
+from implicit_conv.cpu.machine.arch import available_threads
 from implicit_conv.errors import PlanError
 from implicit_conv.operators.plan import Plan
-from implicit_conv.operators.threads import available_threads
 from implicit_conv.process.cache import keep_call
 from implicit_conv.settings import current, local
 from implicit_conv.torch.chains import Chain

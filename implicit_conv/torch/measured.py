@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from implicit_conv.operators.times import Table, Times, size_name
+from implicit_conv.cpu.machine.times import Table, Times, size_name
 
 # Calls below this work are not measured: what there is to gain is less than the time of a call in
 # Python, and noise would decide.

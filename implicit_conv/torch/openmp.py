@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from implicit_conv.operators.threads import OpenMpTeam
+from implicit_conv.kernels.cpu.runtime.openmp import OpenMpTeam
 
 SYMBOLS = "GOMP_parallel", "omp_get_thread_num"  # libgomp has them, and so do libiomp5 and libomp
 FORKED = 0x40  # PF_FORKNOEXEC of Linux: a process that was forked, and runs its parent's program

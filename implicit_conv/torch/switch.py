@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from implicit_conv.operators.threads import use_team
+from implicit_conv.kernels.cpu.runtime.active_threads import use as use_team
 from implicit_conv.process.preparation import checkpoint, prepare
 from implicit_conv.torch.allocator import keep_freed_memory
 from implicit_conv.torch.openmp import torch_team

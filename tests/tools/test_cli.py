@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from processes import ROOT, run_python
 
-from implicit_conv.cpu.plan import times, tuning, tuning_cache
+from implicit_conv.cpu.machine import times
+from implicit_conv.cpu.plan import tuning, tuning_cache
 from implicit_conv.kernels import disk
 from implicit_conv.kernels.disk import Store
 from implicit_conv.kernels.disk_folder import kernel_name

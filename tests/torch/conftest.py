@@ -22,7 +22,7 @@ def disabled():
         door.disable()
         yield
         door.disable()
-    from implicit_conv.operators.threads import use_team
+    from implicit_conv.kernels.cpu.runtime.active_threads import use as use_team
 
     use_team(None)  # which converted models borrow
 
