@@ -10,7 +10,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "implicit_conv"
 PAGE = (ROOT / "docs/contributing/architecture.md").read_text(encoding="utf-8")
-MOST_WORDS, MOST_FLAT = 900, 7
+CONCEPTS = (ROOT / "docs/contributing/concepts.md").read_text(encoding="utf-8")
+MOST_WORDS, MOST_FLAT, MOST_CONCEPTS = 900, 7, 33
 SHOWS = "implicit_conv/operators/plan.py"  # to users: no call goes through it
 TRACED = """
 import os, sys, threading
@@ -97,6 +98,19 @@ def test_the_page_is_short_and_names_files_that_exist():
     files = re.findall(r"`((?:implicit_conv|kernels|tests)/[\w/]+\.py)`", PAGE)
     assert len(files) >= 15
     assert [file for file in files if not (ROOT / file).exists()] == []
+
+
+def test_concepts_are_few_and_defined_where_the_page_says():
+    rows = re.findall(r"^\| `(\w+)` \| `(\S+)` \| (.+) \|$", CONCEPTS, re.M)
+    assert 25 < len(rows) <= MOST_CONCEPTS
+    assert len(rows) == len(re.findall(r"^\| `", CONCEPTS, re.M))
+    for name, file, _ in rows:
+        source = (ROOT / file).read_text(encoding="utf-8")
+        assert re.search(rf"^(?:class |def )?{name}\b", source, re.M), (name, file)
+    files = [*PACKAGE.glob("[!k]*/**/*.py"), *(ROOT / "kernels").rglob("*.py")]
+    source = "".join(file.read_text(encoding="utf-8") for file in files)
+    parts = {part for *_, words in rows for part in re.findall(r"`(\w+)`", words)}
+    assert {part for part in parts if f"\nclass {part}" not in source} == set()
 
 
 def test_the_reading_order_is_the_order_of_a_first_call():
