@@ -177,14 +177,20 @@ class Launched(NamedTuple):
 
     def run(self, run: Run) -> None:
         """Run the step."""
-        at, sums, scaling = run.at, None, None
-        if self.scaled:
-            scale = run.scale
-            scaling = scale, np.zeros_like(scale) if run.bias is None else run.bias
-        elif self.sums is not None:
-            sums = self.sums(run.bias)
+        at = run.at
         arrays = at(self.x), at(self.w), at(self.y), at(self.panels), at(self.residual)
-        self.launch.run(at(self.scratch), *arrays, sums, scaling)
+        self.launch.run(at(self.scratch), *arrays, *self._vectors(run.bias, run.scale))
+
+    def fixed(self, bias: Any, scale: Any) -> Launched:
+        """The same step with this bias and this scale in all runs."""
+        launch = self.launch.filled(*self._vectors(bias, scale))
+        return self._replace(launch=launch, sums=None, scaled=False)
+
+    def _vectors(self, bias: Any, scale: Any) -> tuple[Any, tuple[Any, Any] | None]:
+        """The initial sums, and (scale, shift)."""
+        if self.scaled:
+            return None, (scale, np.zeros_like(scale) if bias is None else bias)
+        return None if self.sums is None else self.sums(bias), None
 
     def moved(self, by: Mapping[int, int]) -> Launched:
         """The same step on what is so many bytes further on in each place of `by`."""
@@ -204,6 +210,10 @@ class Copied(NamedTuple):
         target: Any = run.array(self.target)
         np.copyto(target, run.array(self.source), casting="unsafe")  # type: ignore[arg-type]
 
+    def fixed(self, bias: Any, scale: Any) -> Copied:
+        """See `Launched`."""
+        return self
+
     def moved(self, by: Mapping[int, int]) -> Copied:
         """See `Launched`."""
         return Copied(_moved_array(self.source, by), _moved_array(self.target, by))
@@ -220,6 +230,10 @@ class Called(NamedTuple):
     def run(self, run: Run) -> None:
         """Run the step."""
         self.function(*map(run.array, self.arrays), run.bias, run.scale)
+
+    def fixed(self, bias: Any, scale: Any) -> Called:
+        """See `Launched`."""
+        return Called(lambda *arrays: self.function(*arrays[:-2], bias, scale), self.arrays)
 
     def moved(self, by: Mapping[int, int]) -> Called:
         """See `Launched`."""
@@ -339,6 +353,10 @@ class Program:
         """Run the steps on the arrays of a run."""
         for step in self.steps:
             step.run(run)
+
+    def fixed(self, bias: Any, scale: Any) -> Program:
+        """The program with this bias and this scale in all runs."""
+        return Program([step.fixed(bias, scale) for step in self.steps], self.room)
 
     @property
     def words(self) -> Words | None:
