@@ -32,8 +32,8 @@ HALF = 1 << (PLACE_BITS - 1)
 MOST_PARTS = (1 << 63 - PLACE_BITS) - ROOM - 1
 BLOCK_BYTES, MOST_THREADS, STEPS = range(3)  # the words before the steps
 HEADER = 3
-# The words of a step. One without an entry copies SCRATCH_BYTES from BLOB to where y is. With a
-# bias, SUMS are its initial sums: NO_SUMS, the BIAS_ITSELF, or the address of a table of runs.
+# The words of a step. One without an entry copies x to y, as the table at BLOB says. With a bias,
+# SUMS are its initial sums: NO_SUMS, the BIAS_ITSELF, or the address of a table of runs.
 BLOB, ENTRY, THREADS, SCRATCH_BYTES, SUMS, OPERANDS = range(6)
 # x, w, y, panels, the residual and scratch memory have two words each: place and offset.
 STEP = OPERANDS + 2 * 6
@@ -42,6 +42,10 @@ NO_SUMS, BIAS_ITSELF = range(2)
 # it begins in the sums and in the bias, and its bytes. What is in no run is 0.
 SUMS_OFFSET, SUMS_BYTES, RUNS, TABLE_HEADER = range(4)
 RUN = 3
+# A table of a copy: bytes that are contiguous in both arrays, the number of axes, and of each axis
+# the number of such runs, and the bytes from one to the next in x and in y.
+RUN_BYTES, AXES, COPY_HEADER = range(3)
+AXIS = 3
 LARGEST_KEPT = 25  # the exponent of the largest block of a run that is kept, 32 MiB
 MOST_RUNS = 64  # others would take longer than the same sums by numpy
 MOST_BIAS = 1 << 24  # float32 has no larger odd numbers
@@ -249,7 +253,10 @@ def _moved(address: int, by: Mapping[int, int]) -> int:
 
 
 def _moved_array(array: Array, by: Mapping[int, int]) -> Array:
-    return array_at(_moved(address_of(array), by), array.shape, array.dtype, array.strides)
+    place, _ = located(address_of(array))
+    if not by.get(place):
+        return array  # of constants, the step owns the memory
+    return array_at(address_of(array) + by[place], array.shape, array.dtype, array.strides)
 
 
 def launched(
@@ -413,9 +420,9 @@ class Words:
                 raise ValueError("sums are scaled")
             given = step.x, step.w, step.y, step.panels, step.residual, step.scratch
             head = [*step.launch.words, self._sums(step.sums)]
-        elif isinstance(step, Copied) and _is_constant(step.source):
-            given = 0, 0, address_of(step.target), 0, 0, 0
-            head = [address_of(step.source), 0, 0, step.source.nbytes, NO_SUMS]
+        elif isinstance(step, Copied) and step.source.dtype == step.target.dtype:
+            given = address_of(step.source), 0, address_of(step.target), 0, 0, 0
+            head = [self._kept(copy_table(step.source, step.target)), 0, 0, 0, NO_SUMS]
         else:
             raise ValueError("a step is one of Python")
         return [*head, *(word for address in given for word in self._located(address))]
@@ -452,10 +459,24 @@ class Words:
         table = [offset, sums.nbytes, len(first)]
         for begin, end in zip(first, last, strict=True):
             table += [begin * size, int(sums[begin] - 1) * size, (end + 1 - begin) * size]
+        return self._kept(table)
+
+    def _kept(self, table: Sequence[int]) -> int:
+        """The address of a table that lives as long as the words."""
         self._tables.append(np.array(table, np.int64))
         return int(self._tables[-1].ctypes.data)
 
 
-def _is_constant(array: Array) -> bool:
-    """Whether an array has memory of its own, without gaps."""
-    return located(address_of(array))[0] == NOTHING and array.flags.c_contiguous
+def copy_table(source: Array, target: Array) -> list[int]:
+    """The words of a table of a copy: axes that follow each other in both arrays are one."""
+    given = zip(source.shape, source.strides, target.strides, strict=True)
+    axes = sorted((axis for axis in given if axis[0] != 1), key=lambda axis: -abs(axis[2]))
+    run, merged = source.itemsize, list[tuple[int, int, int]]()
+    for count, step, to_step in reversed(axes):  # from the innermost one on
+        if not merged and step == to_step == run:
+            run *= count
+        elif merged and (step, to_step) == tuple(merged[0][0] * each for each in merged[0][1:]):
+            merged[0] = count * merged[0][0], *merged[0][1:]
+        else:
+            merged.insert(0, (count, step, to_step))
+    return [run, len(merged), *(word for axis in merged for word in axis)]
