@@ -135,30 +135,8 @@ class Room:
         return array_at(self.take(dtype.itemsize * math.prod(shape)), shape, dtype, strides)
 
 
-class Run:
-    """The arrays of one run of a program.
-
-    Attributes
-    ----------
-    bias, scale : array or None
-    """
-
-    __slots__ = ("_begins", "bias", "scale")
-
-    def __init__(self, begins: Sequence[int], bias: Any, scale: Any) -> None:
-        """`begins` are the addresses of all places."""
-        self._begins, self.bias, self.scale = begins, bias, scale
-
-    def at(self, address: int) -> int:
-        """What an address of a place is in this run."""
-        place = (address + HALF) >> PLACE_BITS
-        return self._begins[place] + address - (place << PLACE_BITS)
-
-    def array(self, array: Array | None) -> Array | None:
-        """What a placed array is in this run."""
-        if array is None:
-            return None
-        return array_at(self.at(address_of(array)), array.shape, array.dtype, array.strides)
+# What a step does in a run: a function of the addresses of all places, a bias and a scale.
+Action: TypeAlias = "Callable[[Sequence[int], Any, Any], None]"
 
 
 class Launched(NamedTuple):
@@ -179,11 +157,16 @@ class Launched(NamedTuple):
     sums: Callable[[Any], Any] | None = None
     scaled: bool = False
 
-    def run(self, run: Run) -> None:
-        """Run the step."""
-        at = run.at
-        arrays = at(self.x), at(self.w), at(self.y), at(self.panels), at(self.residual)
-        self.launch.run(at(self.scratch), *arrays, *self._vectors(run.bias, run.scale))
+    def action(self) -> Action:
+        """What the step does in a run."""
+        given = self.scratch, self.x, self.w, self.y, self.panels, self.residual
+        launch, vectors, places = self.launch, self._vectors, [*map(located, given)]
+
+        def run(begins: Sequence[int], bias: Any, scale: Any) -> None:
+            scratch, x, w, y, panels, residual = [begins[at] + offset for at, offset in places]
+            launch.run(scratch, x, w, y, panels, residual, *vectors(bias, scale))
+
+        return run
 
     def fixed(self, bias: Any, scale: Any) -> Launched:
         """The same step with this bias and this scale in all runs."""
@@ -209,10 +192,14 @@ class Copied(NamedTuple):
     source: Array
     target: Array
 
-    def run(self, run: Run) -> None:
-        """Run the step."""
-        target: Any = run.array(self.target)
-        np.copyto(target, run.array(self.source), casting="unsafe")  # type: ignore[arg-type]
+    def action(self) -> Action:
+        """What the step does in a run."""
+        source, target = map(_found, (self.source, self.target))
+
+        def run(begins: Sequence[int], bias: Any, scale: Any) -> None:
+            np.copyto(target(begins), source(begins), casting="unsafe")
+
+        return run
 
     def fixed(self, bias: Any, scale: Any) -> Copied:
         """See `Launched`."""
@@ -231,9 +218,15 @@ class Called(NamedTuple):
     function: Callable[..., Any]
     arrays: tuple[Array | None, ...]
 
-    def run(self, run: Run) -> None:
-        """Run the step."""
-        self.function(*map(run.array, self.arrays), run.bias, run.scale)
+    def action(self) -> Action:
+        """What the step does in a run."""
+        arrays = [None if each is None else _found(each) for each in self.arrays]
+
+        def run(begins: Sequence[int], bias: Any, scale: Any) -> None:
+            given = (None if found is None else found(begins) for found in arrays)
+            self.function(*given, bias, scale)
+
+        return run
 
     def fixed(self, bias: Any, scale: Any) -> Called:
         """See `Launched`."""
@@ -246,6 +239,13 @@ class Called(NamedTuple):
 
 
 Step: TypeAlias = "Launched | Copied | Called"
+
+
+def _found(array: Array) -> Callable[[Sequence[int]], Array]:
+    """A function of the addresses of all places: what a placed array is in a run."""
+    place, offset = located(address_of(array))
+    form = array.shape, array.dtype, array.strides
+    return lambda begins: array_at(begins[place] + offset, *form)
 
 
 def _moved(address: int, by: Mapping[int, int]) -> int:
@@ -332,6 +332,7 @@ class Program:
     def __init__(self, steps: Sequence[Step], room: Room, bias: Array | None = None) -> None:
         self.steps, self.room, self._bias = tuple(steps), room, bias
         self._words: list[Words | None] = []  # one, once somebody has asked
+        self._actions: list[Action] = []  # those of the steps, from the first run on
 
     def run(
         self, x: int, w: int, y: int, residual: int = 0, bias: Any = None, scale: Any = None
@@ -347,19 +348,21 @@ class Program:
         """
         arrays = 0, x, w, y, residual
         if not self.room.parts:
-            self.run_in(Run(arrays, bias, scale))
+            self.run_in(arrays, bias, scale)
             return
         block = POOL.take(self.room.size)
         try:
-            parts = [block.address + begin for begin, _ in self.room.parts]
-            self.run_in(Run((*arrays, *parts), bias, scale))
+            begin = block.address
+            self.run_in((*arrays, *[begin + at for at, _ in self.room.parts]), bias, scale)
         finally:
             POOL.give(block)
 
-    def run_in(self, run: Run) -> None:
-        """Run the steps on the arrays of a run."""
-        for step in self.steps:
-            step.run(run)
+    def run_in(self, begins: Sequence[int], bias: Any, scale: Any) -> None:
+        """Run the steps on arrays and parts of the room at the addresses of all places."""
+        if not self._actions:
+            self._actions = [step.action() for step in self.steps]
+        for action in self._actions:
+            action(begins, bias, scale)
 
     def fixed(self, bias: Any, scale: Any) -> Program:
         """The program with this bias and this scale in all runs."""

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import implicit_conv as ic
+from implicit_conv.kernels.cpu.runtime.launch import Launch
 from implicit_conv.kernels.cpu.runtime.program import (
     Copied,
     Program,
@@ -128,3 +129,14 @@ def test_grouped_transposed_convolutions_run_compiled():
     assert call.program.words is not None
     for _ in range(50):
         np.testing.assert_array_equal(plan(x, w), y)
+
+
+def test_each_run_finds_the_function_of_launches_anew(monkeypatch):
+    """Guard pages replace it, for programs that have run before too."""
+    plan = ic.plan_conv2d((1, 4, 6, 6), (4, 4, 3, 3))
+    x, w, found = np.ones((1, 4, 6, 6), "f4"), np.ones((4, 4, 3, 3), "f4"), []
+    plan(x, w)
+    run = Launch.run
+    monkeypatch.setattr(Launch, "run", lambda *given: (found.append(given[0]), run(*given)))
+    plan(x, w)
+    assert found
