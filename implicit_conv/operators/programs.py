@@ -12,7 +12,7 @@ from implicit_conv.cpu.run.call import Placed
 from implicit_conv.errors import PlanError
 from implicit_conv.kernels.cpu.runtime.objects import differing, offset_of
 from implicit_conv.kernels.cpu.runtime.program import (
-    Launched,
+    Copied,
     Program,
     Room,
     Step,
@@ -67,24 +67,31 @@ def make_words(plan: Plan, parts: Sequence[Views]) -> Words:
     Raises
     ------
     PlanError
-        No method takes arrays of these strides, or the call consists of more than launches.
+        No method takes arrays of these strides, or the call takes Python, or a copy of the filter,
+        which a door makes faster.
     """
     engine: Any = plan.engine
     if engine.out_dtype != engine.y_dtype:
         raise PlanError("the result takes more than one call")
     room, first = Room(), parts[0]
     own = engine.steps(Placed(*first), room)
+    if any(isinstance(step, Copied) and _is_filter(step.source) for step in own):
+        raise PlanError("the filter is copied")
     found = list[Step]()
     for part in parts:
         by = {
             located(address_of(here))[0]: address_of(here) - address_of(there)
             for here, there in zip(part, first, strict=True)
         }
-        found += [step.moved(by) if isinstance(step, Launched) else step for step in own]
+        found += [step.moved(by) for step in own]
     words = Program(found, room).words
     if words is None:
-        raise PlanError("the call consists of more than launches")
+        raise PlanError("the call takes Python")
     return words
+
+
+def _is_filter(array: Array) -> bool:
+    return located(address_of(array))[0] == W
 
 
 @functools.cache

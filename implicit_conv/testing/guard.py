@@ -161,7 +161,7 @@ class _Blocks:
         parts = [self.take(size) for _, size in one.room.parts]
         try:
             begins = (0, x, w, y, residual, *(part.address for part in parts))
-            one.run_in(program.Run(begins, bias, scale))
+            one.run_in(begins, bias, scale)
         finally:
             for part in parts:
                 self.give(part)

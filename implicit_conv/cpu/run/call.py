@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from itertools import pairwise
@@ -201,23 +200,19 @@ class Call:
         self, x: int, w: int, y: int, bias: Any = None, residual: int = 0, scale: Any = None
     ) -> None:
         """Write the result to `y`; x, w, y and the residual are addresses."""
+        self.program.run(x, w, y, residual, *self._of_steps(bias, scale))
+
+    def fixed(self, bias: Any, scale: Any) -> Program:
+        """The program of calls with this bias and this scale."""
+        return self.program.fixed(*self._of_steps(bias, scale))
+
+    def _of_steps(self, bias: Any, scale: Any) -> tuple[Any, Any]:
+        """A bias of the right shape and a scale as steps take them: the bias in the dtype of the
+        sums, unless there is a scale.
+        """
         if bias is not None and scale is None:
-            bias = self._addend(bias)
-        if self._vectors is not None:
-            bias, scale = self._vectors(bias, scale)
-        self.program.run(x, w, y, residual, bias, scale)
-
-    def prepared(
-        self, x: Array, w: Any, bias: Any, y: Array, residual: Any, scale: Any
-    ) -> Callable[[], object]:
-        """A function that makes this call. The caller holds the arrays, and the panels at `w`."""
-        of_w = w if type(w) is int else w.ctypes.data
-        added = 0 if residual is None else residual.ctypes.data
-        given = x.ctypes.data, of_w, y.ctypes.data, bias, added, scale
-        return functools.partial(self.run, *given)
-
-    def _addend(self, bias: Array) -> Array:
-        """A bias of the right shape as a contiguous array in the dtype of the sums."""
-        if self._counts:  # values that could overflow sums are refused at each call
-            return checked_bias(bias, self._summed)
-        return bias.astype(self._sums, "C", copy=False)
+            if self._counts:  # values that could overflow sums are refused at each call
+                bias = checked_bias(bias, self._summed)
+            else:
+                bias = bias.astype(self._sums, "C", copy=False)
+        return (bias, scale) if self._vectors is None else self._vectors(bias, scale)

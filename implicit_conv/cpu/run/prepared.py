@@ -42,12 +42,16 @@ class PreparedCall:
         arrays = x, w.panels if packed else w, bias, residual, out
         self.out: Array = out
         self._held = arrays, w, scale
-        record, operand = Record(*arrays, fixed=True), w.operand if packed else w
+        record = Record(*arrays, fixed=True)
         differing = record.comparison()
         assert differing is not None
         self._differing = functools.partial(differing, *arrays)
-        self._compute = repeated.call.prepared(x, operand, bias, out, residual, scale)
-        made = compiled_again(repeated.call, record, bias, out)
+        program = repeated.call.fixed(bias, scale)
+        of_w = w.operand if packed else w.ctypes.data
+        added = 0 if residual is None else residual.ctypes.data
+        given = x.ctypes.data, of_w, out.ctypes.data, added
+        self._compute = functools.partial(program.run, *given)
+        made = None if program.words is None else compiled_again(record, program.words, out)
         self._again = None if made is None else functools.partial(made, *arrays)
 
     def __call__(self) -> Array:

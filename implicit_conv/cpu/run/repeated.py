@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from implicit_conv.arrays.arrays import Array, RepeatedCall
-from implicit_conv.kernels.cpu.runtime.program import Access
-from implicit_conv.process.preparation import imported, imports, prepare_later
+from implicit_conv.kernels.cpu.runtime.program import Access, Words
+from implicit_conv.kernels.preparation import imported, imports, prepare_later
 
 if TYPE_CHECKING:
     from implicit_conv.cpu.run.call import Call
@@ -28,6 +28,8 @@ def _compiled() -> Any:
 
 class RepeatedArrays(RepeatedCall):
     """A call of arrays that has been made before; `differing` compares others with their record."""
+
+    call: Call
 
     def __init__(self, key: Any, call: Call, record: Record, differing: Callable[..., int]) -> None:
         super().__init__(key, call)
@@ -52,16 +54,16 @@ class RepeatedArrays(RepeatedCall):
             prepare_later(lambda: [_compiled()])
             self._left = OFTEN
             return
-        compiled = compiled_again(self.call, self._record, bias, y)
+        words = self.call.program.words
+        if words is None or (bias is not None and not _takes(words.bias, bias)):
+            return  # Python makes the call
+        compiled = compiled_again(self._record, words, y)
         if compiled is not None:
             self.again = compiled  # type: ignore[method-assign]
 
 
-def compiled_again(call: Any, record: Record, bias: Any, y: Array) -> Callable[..., Any] | None:
-    """The function in compiled code; None if Python must make the call, with this bias."""
-    words = call.program.words
-    if words is None or (bias is not None and not _takes(words.bias, bias)):
-        return None
+def compiled_again(record: Record, words: Words, y: Array) -> Callable[..., Any] | None:
+    """The function in compiled code; None if it cannot run this program."""
     made: Callable[..., Any] | None = _compiled()(record, words, y)
     return made
 

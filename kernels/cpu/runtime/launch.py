@@ -7,6 +7,7 @@ item. Items write disjoint outputs, so their order does not affect a result.
 
 from __future__ import annotations
 
+import copy
 import os
 import sys
 from typing import Any
@@ -146,6 +147,14 @@ class Launch:
     def words(self) -> list[int]:
         """What `program` has of a launch: where its blob is, its entry, threads and scratch."""
         return [self._address, self._entry, self._threads, self._scratch]
+
+    def filled(self, sums: Any, scaling: tuple[Any, Any] | None) -> Launch:
+        """A launch that always has these initial sums, or this (scale, shift), and owns them."""
+        other = copy.copy(self)
+        other._blob = self._filled(0, sums, scaling)
+        other._address = int(other._blob.ctypes.data)
+        other._keep = self._keep, sums, scaling
+        return other
 
     def _filled(self, residual: int, sums: Any, scaling: tuple[Any, Any] | None) -> Any:
         """The blob with the addresses of what is added to sums, and of what scales them."""

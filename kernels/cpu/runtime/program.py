@@ -32,8 +32,8 @@ HALF = 1 << (PLACE_BITS - 1)
 MOST_PARTS = (1 << 63 - PLACE_BITS) - ROOM - 1
 BLOCK_BYTES, MOST_THREADS, STEPS = range(3)  # the words before the steps
 HEADER = 3
-# The words of a step. One without an entry copies SCRATCH_BYTES from BLOB to where y is. With a
-# bias, SUMS are its initial sums: NO_SUMS, the BIAS_ITSELF, or the address of a table of runs.
+# The words of a step. One without an entry copies x to y, as the table at BLOB says. With a bias,
+# SUMS are its initial sums: NO_SUMS, the BIAS_ITSELF, or the address of a table of runs.
 BLOB, ENTRY, THREADS, SCRATCH_BYTES, SUMS, OPERANDS = range(6)
 # x, w, y, panels, the residual and scratch memory have two words each: place and offset.
 STEP = OPERANDS + 2 * 6
@@ -42,6 +42,10 @@ NO_SUMS, BIAS_ITSELF = range(2)
 # it begins in the sums and in the bias, and its bytes. What is in no run is 0.
 SUMS_OFFSET, SUMS_BYTES, RUNS, TABLE_HEADER = range(4)
 RUN = 3
+# A table of a copy: bytes that are contiguous in both arrays, the number of axes, and of each axis
+# the number of such runs, and the bytes from one to the next in x and in y.
+RUN_BYTES, AXES, COPY_HEADER = range(3)
+AXIS = 3
 LARGEST_KEPT = 25  # the exponent of the largest block of a run that is kept, 32 MiB
 MOST_RUNS = 64  # others would take longer than the same sums by numpy
 MOST_BIAS = 1 << 24  # float32 has no larger odd numbers
@@ -131,30 +135,8 @@ class Room:
         return array_at(self.take(dtype.itemsize * math.prod(shape)), shape, dtype, strides)
 
 
-class Run:
-    """The arrays of one run of a program.
-
-    Attributes
-    ----------
-    bias, scale : array or None
-    """
-
-    __slots__ = ("_begins", "bias", "scale")
-
-    def __init__(self, begins: Sequence[int], bias: Any, scale: Any) -> None:
-        """`begins` are the addresses of all places."""
-        self._begins, self.bias, self.scale = begins, bias, scale
-
-    def at(self, address: int) -> int:
-        """What an address of a place is in this run."""
-        place = (address + HALF) >> PLACE_BITS
-        return self._begins[place] + address - (place << PLACE_BITS)
-
-    def array(self, array: Array | None) -> Array | None:
-        """What a placed array is in this run."""
-        if array is None:
-            return None
-        return array_at(self.at(address_of(array)), array.shape, array.dtype, array.strides)
+# What a step does in a run: a function of the addresses of all places, a bias and a scale.
+Action: TypeAlias = "Callable[[Sequence[int], Any, Any], None]"
 
 
 class Launched(NamedTuple):
@@ -175,16 +157,27 @@ class Launched(NamedTuple):
     sums: Callable[[Any], Any] | None = None
     scaled: bool = False
 
-    def run(self, run: Run) -> None:
-        """Run the step."""
-        at, sums, scaling = run.at, None, None
+    def action(self) -> Action:
+        """What the step does in a run."""
+        given = self.scratch, self.x, self.w, self.y, self.panels, self.residual
+        launch, vectors, places = self.launch, self._vectors, [*map(located, given)]
+
+        def run(begins: Sequence[int], bias: Any, scale: Any) -> None:
+            scratch, x, w, y, panels, residual = [begins[at] + offset for at, offset in places]
+            launch.run(scratch, x, w, y, panels, residual, *vectors(bias, scale))
+
+        return run
+
+    def fixed(self, bias: Any, scale: Any) -> Launched:
+        """The same step with this bias and this scale in all runs."""
+        launch = self.launch.filled(*self._vectors(bias, scale))
+        return self._replace(launch=launch, sums=None, scaled=False)
+
+    def _vectors(self, bias: Any, scale: Any) -> tuple[Any, tuple[Any, Any] | None]:
+        """The initial sums, and (scale, shift)."""
         if self.scaled:
-            scale = run.scale
-            scaling = scale, np.zeros_like(scale) if run.bias is None else run.bias
-        elif self.sums is not None:
-            sums = self.sums(run.bias)
-        arrays = at(self.x), at(self.w), at(self.y), at(self.panels), at(self.residual)
-        self.launch.run(at(self.scratch), *arrays, sums, scaling)
+            return None, (scale, np.zeros_like(scale) if bias is None else bias)
+        return None if self.sums is None else self.sums(bias), None
 
     def moved(self, by: Mapping[int, int]) -> Launched:
         """The same step on what is so many bytes further on in each place of `by`."""
@@ -199,10 +192,18 @@ class Copied(NamedTuple):
     source: Array
     target: Array
 
-    def run(self, run: Run) -> None:
-        """Run the step."""
-        target: Any = run.array(self.target)
-        np.copyto(target, run.array(self.source), casting="unsafe")  # type: ignore[arg-type]
+    def action(self) -> Action:
+        """What the step does in a run."""
+        source, target = map(_found, (self.source, self.target))
+
+        def run(begins: Sequence[int], bias: Any, scale: Any) -> None:
+            np.copyto(target(begins), source(begins), casting="unsafe")
+
+        return run
+
+    def fixed(self, bias: Any, scale: Any) -> Copied:
+        """See `Launched`."""
+        return self
 
     def moved(self, by: Mapping[int, int]) -> Copied:
         """See `Launched`."""
@@ -217,9 +218,19 @@ class Called(NamedTuple):
     function: Callable[..., Any]
     arrays: tuple[Array | None, ...]
 
-    def run(self, run: Run) -> None:
-        """Run the step."""
-        self.function(*map(run.array, self.arrays), run.bias, run.scale)
+    def action(self) -> Action:
+        """What the step does in a run."""
+        arrays = [None if each is None else _found(each) for each in self.arrays]
+
+        def run(begins: Sequence[int], bias: Any, scale: Any) -> None:
+            given = (None if found is None else found(begins) for found in arrays)
+            self.function(*given, bias, scale)
+
+        return run
+
+    def fixed(self, bias: Any, scale: Any) -> Called:
+        """See `Launched`."""
+        return Called(lambda *arrays: self.function(*arrays[:-2], bias, scale), self.arrays)
 
     def moved(self, by: Mapping[int, int]) -> Called:
         """See `Launched`."""
@@ -230,12 +241,22 @@ class Called(NamedTuple):
 Step: TypeAlias = "Launched | Copied | Called"
 
 
+def _found(array: Array) -> Callable[[Sequence[int]], Array]:
+    """A function of the addresses of all places: what a placed array is in a run."""
+    place, offset = located(address_of(array))
+    form = array.shape, array.dtype, array.strides
+    return lambda begins: array_at(begins[place] + offset, *form)
+
+
 def _moved(address: int, by: Mapping[int, int]) -> int:
     return address and address + by.get(located(address)[0], 0)
 
 
 def _moved_array(array: Array, by: Mapping[int, int]) -> Array:
-    return array_at(_moved(address_of(array), by), array.shape, array.dtype, array.strides)
+    place, _ = located(address_of(array))
+    if not by.get(place):
+        return array  # of constants, the step owns the memory
+    return array_at(address_of(array) + by[place], array.shape, array.dtype, array.strides)
 
 
 def launched(
@@ -311,6 +332,7 @@ class Program:
     def __init__(self, steps: Sequence[Step], room: Room, bias: Array | None = None) -> None:
         self.steps, self.room, self._bias = tuple(steps), room, bias
         self._words: list[Words | None] = []  # one, once somebody has asked
+        self._actions: list[Action] = []  # those of the steps, from the first run on
 
     def run(
         self, x: int, w: int, y: int, residual: int = 0, bias: Any = None, scale: Any = None
@@ -326,19 +348,25 @@ class Program:
         """
         arrays = 0, x, w, y, residual
         if not self.room.parts:
-            self.run_in(Run(arrays, bias, scale))
+            self.run_in(arrays, bias, scale)
             return
         block = POOL.take(self.room.size)
         try:
-            parts = [block.address + begin for begin, _ in self.room.parts]
-            self.run_in(Run((*arrays, *parts), bias, scale))
+            begin = block.address
+            self.run_in((*arrays, *[begin + at for at, _ in self.room.parts]), bias, scale)
         finally:
             POOL.give(block)
 
-    def run_in(self, run: Run) -> None:
-        """Run the steps on the arrays of a run."""
-        for step in self.steps:
-            step.run(run)
+    def run_in(self, begins: Sequence[int], bias: Any, scale: Any) -> None:
+        """Run the steps on arrays and parts of the room at the addresses of all places."""
+        if not self._actions:
+            self._actions = [step.action() for step in self.steps]
+        for action in self._actions:
+            action(begins, bias, scale)
+
+    def fixed(self, bias: Any, scale: Any) -> Program:
+        """The program with this bias and this scale in all runs."""
+        return Program([step.fixed(bias, scale) for step in self.steps], self.room)
 
     @property
     def words(self) -> Words | None:
@@ -395,9 +423,9 @@ class Words:
                 raise ValueError("sums are scaled")
             given = step.x, step.w, step.y, step.panels, step.residual, step.scratch
             head = [*step.launch.words, self._sums(step.sums)]
-        elif isinstance(step, Copied) and _is_constant(step.source):
-            given = 0, 0, address_of(step.target), 0, 0, 0
-            head = [address_of(step.source), 0, 0, step.source.nbytes, NO_SUMS]
+        elif isinstance(step, Copied) and step.source.dtype == step.target.dtype:
+            given = address_of(step.source), 0, address_of(step.target), 0, 0, 0
+            head = [self._kept(copy_table(step.source, step.target)), 0, 0, 0, NO_SUMS]
         else:
             raise ValueError("a step is one of Python")
         return [*head, *(word for address in given for word in self._located(address))]
@@ -434,10 +462,24 @@ class Words:
         table = [offset, sums.nbytes, len(first)]
         for begin, end in zip(first, last, strict=True):
             table += [begin * size, int(sums[begin] - 1) * size, (end + 1 - begin) * size]
+        return self._kept(table)
+
+    def _kept(self, table: Sequence[int]) -> int:
+        """The address of a table that lives as long as the words."""
         self._tables.append(np.array(table, np.int64))
         return int(self._tables[-1].ctypes.data)
 
 
-def _is_constant(array: Array) -> bool:
-    """Whether an array has memory of its own, without gaps."""
-    return located(address_of(array))[0] == NOTHING and array.flags.c_contiguous
+def copy_table(source: Array, target: Array) -> list[int]:
+    """The words of a table of a copy: axes that follow each other in both arrays are one."""
+    given = zip(source.shape, source.strides, target.strides, strict=True)
+    axes = sorted((axis for axis in given if axis[0] != 1), key=lambda axis: -abs(axis[2]))
+    run, merged = source.itemsize, list[tuple[int, int, int]]()
+    for count, step, to_step in reversed(axes):  # from the innermost one on
+        if not merged and step == to_step == run:
+            run *= count
+        elif merged and (step, to_step) == tuple(merged[0][0] * each for each in merged[0][1:]):
+            merged[0] = count * merged[0][0], *merged[0][1:]
+        else:
+            merged.insert(0, (count, step, to_step))
+    return [run, len(merged), *(word for axis in merged for word in axis)]
