@@ -18,9 +18,10 @@ import numpy as np
 
 from implicit_conv.arrays.arrays import Array
 from implicit_conv.cache import IMAGES
-from implicit_conv.ndimage.borders import MODES, OUTSIDE, pixels
+from implicit_conv.ndimage.borders import MODES, pixels
 from implicit_conv.operators import rank_filters
-from implicit_conv.operators.rank_filters import Images, RankLaunch
+from implicit_conv.operators.image_filters import ImageLaunch
+from implicit_conv.operators.rank_filters import Images
 from implicit_conv.operators.threads import available_threads
 from implicit_conv.settings import current
 
@@ -43,7 +44,7 @@ class Window(NamedTuple):
 class Chain(NamedTuple):
     """The launches of a filter: each filters the result of the one before."""
 
-    launches: list[RankLaunch]  # none for a filter that is left to scipy
+    launches: list[ImageLaunch]  # none for a filter that is left to scipy
     copies_x: bool  # whether rows of the image are not contiguous
     copies_y: bool  # whether those of the result are not, or it shares memory with the image
 
@@ -68,10 +69,10 @@ def compute(x: Array, window: Window, out: Array) -> bool:
         x = np.ascontiguousarray(x)
     for launch in chain.launches[:-1]:
         between = np.empty(x.shape, x.dtype)
-        if not launch.run(x, between):
+        if not launch.run_checked(x, between):
             return False
         x = between
-    if not chain.launches[-1].run(x, y):
+    if not chain.launches[-1].run_checked(x, y):
         return False
     if chain.copies_y:
         np.copyto(out, y)
@@ -86,7 +87,7 @@ def _dtype(x: Array) -> str | None:
     return f"{'u' if kind == 'b' else kind}{size}"
 
 
-def _constant(cval: float, dtype: str, extreme: bool) -> bytes | None:
+def _constant(cval: float, dtype: str, extreme: bool) -> Array | None:
     """The constant as an element; None for one that has no order, or that scipy's C stores as
     another number.
     """
@@ -95,11 +96,11 @@ def _constant(cval: float, dtype: str, extreme: bool) -> bytes | None:
         with np.errstate(all="ignore"):
             rounded = np.array(cval).astype(kind)
         zero = rounded == 0 and (cval != 0 or (np.signbit(rounded) and not extreme))
-        return None if zero or np.isnan(rounded) else rounded.tobytes()
+        return None if zero or np.isnan(rounded) else rounded
     bounds = np.iinfo(dtype)
     if not math.isfinite(cval) or not bounds.min <= int(cval) <= bounds.max:
         return None
-    return np.array(int(cval), kind).tobytes()
+    return np.array(int(cval), kind)
 
 
 def _rows(a: Array, axis: int) -> bool:
@@ -134,7 +135,7 @@ def _chain(x: Array, window: Window, out: Array, shared: bool, threads: int) -> 
     contiguous = tuple(x.itemsize * math.prod(x.shape[axis + 1 :]) for axis in range(x.ndim))
     strides = [contiguous if copies_x else x.strides, *[contiguous] * (len(passes) - 1)]
     strides.append(contiguous if copies_y else out.strides)
-    launches = list[RankLaunch]()
+    launches = list[ImageLaunch]()
     for axes, (x_strides, y_strides) in zip(passes, itertools.pairwise(strides), strict=True):
         own = tuple(size if axis in axes else 1 for axis, size in enumerate(kernel))
         sources = tuple(
@@ -158,5 +159,5 @@ def _sources(size: int, window: Window, axis: int, extent: int) -> Array:
     if extent == 1:
         return np.arange(size)
     first = -(extent // 2) - window.origins[axis]
-    read = pixels(np.arange(first, first + size + extent - 1), size, window.modes[axis])
-    return np.asarray(np.where(read == OUTSIDE, rank_filters.CONSTANT, read))
+    found: Array = pixels(np.arange(first, first + size + extent - 1), size, window.modes[axis])
+    return found

@@ -13,8 +13,8 @@ scipy = pytest.importorskip("scipy.ndimage", reason="pip install '.[ndimage]'")
 import implicit_conv  # noqa: E402
 from implicit_conv import ndimage  # noqa: E402
 from implicit_conv.cpu.engines import rank_filters, rank_tiles  # noqa: E402
+from implicit_conv.kernels.cpu.images import operator as image_operator  # noqa: E402
 from implicit_conv.kernels.cpu.rank import networks  # noqa: E402
-from implicit_conv.kernels.cpu.rank import operator as rank_operator  # noqa: E402
 from implicit_conv.kernels.cpu.runtime import pool  # noqa: E402
 from implicit_conv.ndimage import rank_worth, ranks  # noqa: E402
 from implicit_conv.testing.guard import guarded  # noqa: E402
@@ -287,7 +287,7 @@ def test_patch_serves_scipys_names(served):
 def test_guard_pages(side, served):
     rng = np.random.default_rng(14)
     for dtype, shape in itertools.product(("u1", "f4"), [(20, 100), (9, 3), (5, 64), (4, 6, 70)]):
-        with guarded(side), mock.patch.object(rank_operator, "POOL", pool.POOL):
+        with guarded(side), mock.patch.object(image_operator, "POOL", pool.POOL):
             x = np.empty(shape, dtype)
             x[...] = 1 + abs(image(rng, shape, dtype).clip(0, 100))
             found = [

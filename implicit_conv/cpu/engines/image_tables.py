@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array
-from implicit_conv.kernels.cpu.images.layout import CONSTANT
-
-MOST_PLACES = 1 << 16  # words of tables for an image of any size; of larger ones, an eighth
+from implicit_conv.kernels.cpu.images.layout import CONSTANT, NOWHERE
 
 
 class Tables:
@@ -35,10 +33,9 @@ def offsets_of_planes(
     strides: tuple[Sequence[int], Sequence[int]],
     kernel: Sequence[int],
     sources: Sequence[Array],
-    nowhere: int,
 ) -> Array:
     """For each index of some axes the byte offset in y, then those of all planes of its window in
-    x; `nowhere` is that of a plane outside the image.
+    x; NOWHERE is that of a plane outside the image.
 
     `strides` are those of x and of y, in bytes, and `sources` the pixels that positions along each
     axis repeat, from the first one that a window reads on.
@@ -54,13 +51,8 @@ def offsets_of_planes(
             read = sources[axis][first : first + shape[axis]]
             offset = (offset[:, None] + read * of_x[axis]).ravel()
             outside = (outside[:, None] | (read == CONSTANT)).ravel()
-        found.append(np.where(outside, nowhere, offset))
+        found.append(np.where(outside, NOWHERE, offset))
     return np.stack(found, axis=1)
-
-
-def has_short_rows(rows: int, outer: Array, columns: int) -> bool:
-    """Whether tables of where `rows` begin, for each index `outer`, are large for the image."""
-    return rows + outer.size > max(MOST_PLACES, rows * len(outer) * columns // 8)
 
 
 def runs_of(pixels: Array) -> list[tuple[int, int, int]]:

@@ -13,13 +13,12 @@ import numpy as np
 
 from implicit_conv.cpu.engines.rank_tiles import Images, Tiling
 from implicit_conv.cpu.machine.arch import cpu_arch
+from implicit_conv.kernels.cpu.images.operator import ImageLaunch
 from implicit_conv.kernels.cpu.rank import operator
-from implicit_conv.kernels.cpu.rank.layout import CONSTANT, MOST_LEVELS, Level
-from implicit_conv.kernels.cpu.rank.operator import RankLaunch
+from implicit_conv.kernels.cpu.rank.layout import MOST_LEVELS, Level
 
-__all__ = ["CONSTANT", "Images", "RankLaunch", "extremes", "ranks"]
+__all__ = ["Images", "extremes", "ranks"]
 
-MOST_SCRATCH = 16 << 20  # bytes of a tile, which a window may ask for
 DIRECT_TAPS = 6  # of an extremum that is one level, at most
 STEP_TAPS = 4  # of each level of one that has several
 # Elements of windows that are sorted by exchanges, at most, by the bytes of an element: code with
@@ -50,17 +49,13 @@ def _steps(extent: int) -> list[tuple[int, list[int]]]:
     return steps
 
 
-def extremes(images: Images, smallest: bool, threads: int) -> RankLaunch | None:
+def extremes(images: Images, smallest: bool, threads: int) -> ImageLaunch | None:
     """The launch of a filter of one axis or two, first along rows below each other, then along
     rows; None if the window is too large.
     """
     tiling = Tiling(images, False, True, _threads(images, sum(images.kernel), threads))
     down, along = _steps(tiling.window), _steps(tiling.taps)
-    if (
-        tiling.scratch > MOST_SCRATCH
-        or tiling.has_short_rows
-        or len(down) + len(along) > MOST_LEVELS
-    ):
+    if not tiling.fits or len(down) + len(along) > MOST_LEVELS:
         return None
     made = [
         (
@@ -80,7 +75,7 @@ def extremes(images: Images, smallest: bool, threads: int) -> RankLaunch | None:
     )
 
 
-def ranks(images: Images, rank: int, threads: int) -> RankLaunch | None:
+def ranks(images: Images, rank: int, threads: int) -> ImageLaunch | None:
     """The launch of a filter that selects the elements of a rank, of which 0 is the smallest; None
     if the window is too large.
     """
@@ -97,7 +92,7 @@ def ranks(images: Images, rank: int, threads: int) -> RankLaunch | None:
         tiling.planes * tiling.taps,
         cpu_arch().vector_bits // 8,
     )
-    if tiling.scratch > MOST_SCRATCH or tiling.has_short_rows:
+    if not tiling.fits:
         return None
     plane = tiling.plane * tiling.planes
     down = [i * tiling.pitch for i in range(height)]
@@ -112,9 +107,9 @@ def ranks(images: Images, rank: int, threads: int) -> RankLaunch | None:
     return tiling.launch(parts, [(sorting, down), (Level(), taps)], zeros=True)
 
 
-def _by_counts(tiling: Tiling, rank: int) -> RankLaunch | None:
+def _by_counts(tiling: Tiling, rank: int) -> ImageLaunch | None:
     """The launch of a filter whose elements are found by counts."""
-    if tiling.scratch > MOST_SCRATCH or tiling.has_short_rows:
+    if not tiling.fits:
         return None
     dtype = tiling.images.dtype
     rows = (tiling.planes - 1) * tiling.loaded + tiling.window - 1

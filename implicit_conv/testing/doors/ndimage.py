@@ -99,7 +99,7 @@ class Call:
             An element, a shape, a dtype or the type of an error differs, or the image was changed.
         """
         from implicit_conv.cache import IMAGES
-        from implicit_conv.cpu.engines import image_filters, image_rows
+        from implicit_conv.cpu.engines import image_filters, image_passes, image_rows
         from implicit_conv.ndimage import calls, rank_worth, worth
 
         always: Callable[..., bool] = lambda *_: True  # noqa: E731
@@ -113,7 +113,8 @@ class Call:
             mock.patch.object(calls, "LARGE", large),
             mock.patch.multiple(rank_worth, box=always, wide=always, along=always, ranked=always),
             mock.patch.object(image_filters, "PRODUCTS_PER_THREAD", 1),
-            mock.patch.multiple(image_rows, **_cut(self.tile)),
+            mock.patch.object(image_rows, "LONG_ROW", 4 if self.tile else 32),
+            mock.patch.multiple(image_passes, **_cut(self.tile)),
             implicit_conv.config(num_threads=2),
             self.turns.guarded(scratch=True),
             _watched() as watch,
@@ -227,9 +228,7 @@ def _watched() -> Iterator[Watch]:
 
 def _cut(tile: int) -> dict[str, Any]:
     """How images are cut into tiles, by the names of the engine."""
-    if tile == 0:
-        return {"LONG_ROW": 32}
-    return {"PITCH_BYTES": tile, "BATCH_BYTES": 1, "LEAST_BATCH": 1, "LONG_ROW": 4}
+    return {"PITCH_BYTES": tile, "BATCH_BYTES": 1, "LEAST_BATCH": 1} if tile else {}
 
 
 def draw(dice: Dice) -> Call:

@@ -1,4 +1,4 @@
-"""Launches of filters of images."""
+"""Launches of filters of images, and the parts of those of sums."""
 
 from __future__ import annotations
 
@@ -6,22 +6,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from implicit_conv.kernels.cpu.images.layout import (
-    AFTER,
-    BEFORE,
-    LAUNCH,
-    LOAD,
-    MIDDLE,
-    ROUND,
-    SLOTS,
-    STORE,
-    Filter,
-    Order,
-)
-from implicit_conv.kernels.cpu.runtime import active_threads, launch
-from implicit_conv.kernels.cpu.runtime.code import code, python_code
-from implicit_conv.kernels.cpu.runtime.layout import round_up
+from implicit_conv.kernels.cpu.images.layout import AFTER, BEFORE, LOAD, MIDDLE, ROUND, STORE, Order
+from implicit_conv.kernels.cpu.runtime.call import Call, record_of
+from implicit_conv.kernels.cpu.runtime.code import code
+from implicit_conv.kernels.cpu.runtime.launch import Launch, address
+from implicit_conv.kernels.cpu.runtime.layout import LINE, ScratchLayout
 from implicit_conv.kernels.cpu.runtime.pool import POOL
+from implicit_conv.kernels.geometry import NO_GEOMETRY
+
+Parts = dict[int, tuple[Any, ...]]  # by slot, what makes a part, and the arguments of this
+
+FILTER = ".images.compiled.rows:make_filter"  # what makes the entry of a filter of sums
 
 
 class Kinds(NamedTuple):
@@ -39,6 +34,25 @@ class Kinds(NamedTuple):
     middle: Order | None
     after: Order | None
 
+    def parts(self, rounds: bool) -> Parts:
+        """The parts; `rounds` says whether elements are rounded between passes."""
+        parts: Parts = {
+            LOAD: (".images.compiled.elements:make_load_elements", self.x, self.sums),
+            STORE: (".images.compiled.elements:make_store_row", self.sums, self.y, self.nearest),
+        }
+        if rounds:
+            parts[ROUND] = ".images.compiled.elements:make_round_row", self.sums, self.y
+        size = np.dtype(self.sums).itemsize
+        for slot, order in ((BEFORE, self.before), (MIDDLE, self.middle), (AFTER, self.after)):
+            if order is not None:
+                parts[slot] = ".images.compiled.sums:make_sum_rows", order, size, self.fma
+        return parts
+
+
+def copy(size: int) -> tuple[Any, ...]:
+    """The part that loads elements of `size` bytes as they are."""
+    return ".images.compiled.tiles:make_copy_elements", size
+
 
 class ImageLaunch:
     """A filter that is ready for images of one shape with these strides.
@@ -51,55 +65,48 @@ class ImageLaunch:
 
     def __init__(
         self,
-        kinds: Kinds,
-        fields: Filter,
+        entry: str,
+        parts: Parts,
+        fields: Any,
         items: int,
         scratch: int,
         threads: int,
         keep: Any,
-        in_place: bool,
+        in_place: bool = False,
     ) -> None:
-        """`scratch` are the bytes of a thread, and `keep` owns what addresses point to.
+        """`entry` is what makes the entry, and `fields` are what items read. `scratch` are the
+        bytes of a thread, and `keep` owns what addresses point to.
 
         Raises
         ------
         CompilationError
             This thread must not compile; see `preparation`.
         """
-        self.in_place = in_place
-        table = np.zeros(SLOTS, np.int64)
-        parts: dict[int, tuple[Any, ...]] = {
-            LOAD: (".images.compiled.elements:make_load_row", kinds.x, kinds.sums),
-            ROUND: (".images.compiled.elements:make_round_row", kinds.sums, kinds.y),
-            STORE: (".images.compiled.elements:make_store_row", kinds.sums, kinds.y, kinds.nearest),
-        }
-        size = np.dtype(kinds.sums).itemsize
-        for slot, order in ((BEFORE, kinds.before), (MIDDLE, kinds.middle), (AFTER, kinds.after)):
-            if order is not None:
-                parts[slot] = ".images.compiled.sums:make_sum_rows", order, size, kinds.fma
-        for slot, (maker, *arguments) in parts.items():
-            if slot != ROUND or fields.rounds:
-                table[slot] = code(maker, *arguments).address()
-        blob = np.zeros(1, LAUNCH)
-        call = blob["call"]
-        call["kernels"], call["items"] = table.ctypes.data, items
-        call["thread_counts"] = active_threads.ADDRESS
-        call["scratch"]["bytes"] = scratch
-        blob["filter"] = tuple(
-            tuple(value) if isinstance(value, tuple) else value for value in fields
-        )
-        self._blob, self._keep = blob, (table, keep)
-        self._entry = code(".images.compiled.rows:make_filter").address()
-        self._run = python_code(".images.compiled.rows:make_run")
-        self._threads, self._bytes = threads, round_up(LAUNCH.itemsize) + threads * scratch
-        if threads > 1:
-            launch.make_once()
+        self._threads, self.in_place = threads, in_place
+        table = np.zeros(1 + max(parts), np.int64)
+        for slot, part in parts.items():
+            table[slot] = code(*part).address()
+        record = np.array(_nested(fields), record_of(fields))
+        call = Call(kernels=table.ctypes.data, image=record.ctypes.data, items=items)
+        layout, kept = ScratchLayout(scratch), (table, record, keep)
+        self._launch = Launch(code(entry).address(), NO_GEOMETRY, layout, threads, call, kept)
 
-    def run(self, x: Any, y: Any) -> None:
-        """Filter arrays, or memory at addresses."""
-        block = POOL.take(self._bytes)
+    def run(self, x: Any, y: Any, failed: int = 0) -> None:
+        """Filter x into y, arrays. A launch that checks elements has at the address `failed` a
+        cache line for each thread, which is not zero once a check has failed.
+        """
+        block = POOL.take(self._launch.bytes)
         try:
-            starter = launch.starter_for(self._threads)
-            self._run(self._blob, self._entry, x, y, block.address, self._threads, starter)
+            self._launch.run(block.address, address(x), 0, address(y), failed)
         finally:
             POOL.give(block)
+
+    def run_checked(self, x: Any, y: Any) -> bool:
+        """Filter x into y; returns whether no check has failed, else y is not the result."""
+        failed = np.zeros(self._threads * LINE, np.uint8)
+        self.run(x, y, address(failed))
+        return not np.count_nonzero(failed)
+
+
+def _nested(fields: Any) -> tuple[Any, ...]:
+    return tuple(_nested(value) if isinstance(value, tuple) else value for value in fields)
