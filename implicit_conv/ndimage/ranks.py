@@ -19,9 +19,8 @@ import numpy as np
 from implicit_conv.arrays.arrays import Array
 from implicit_conv.cache import IMAGES
 from implicit_conv.ndimage.borders import MODES, pixels
-from implicit_conv.operators import rank_filters
-from implicit_conv.operators.image_filters import ImageLaunch
-from implicit_conv.operators.rank_filters import Images
+from implicit_conv.operators import image_filters
+from implicit_conv.operators.image_filters import ImageLaunch, Images, are_contiguous
 from implicit_conv.operators.threads import available_threads
 from implicit_conv.settings import current
 
@@ -103,16 +102,6 @@ def _constant(cval: float, dtype: str, extreme: bool) -> Array | None:
     return np.array(int(cval), kind)
 
 
-def _rows(a: Array, axis: int) -> bool:
-    """Whether the axes from this one on are contiguous."""
-    step = a.itemsize
-    for each in reversed(range(axis, a.ndim)):
-        if a.shape[each] > 1 and a.strides[each] != step:
-            return False
-        step *= a.shape[each]
-    return True
-
-
 def _passes(filtered: Sequence[int]) -> list[list[int]]:
     """The axes of each launch of an extremum: two at once, in scipy's order."""
     alone = len(filtered) % 2
@@ -131,7 +120,8 @@ def _chain(x: Array, window: Window, out: Array, shared: bool, threads: int) -> 
     if constant is None or not all(mode in MODES for mode in window.modes):
         return LEFT
     passes = _passes(filtered) if extreme else [filtered]
-    copies_x, copies_y = not _rows(x, passes[0][-1]), shared or not _rows(out, filtered[-1])
+    copies_x = not are_contiguous(x.shape, x.strides, x.itemsize, passes[0][-1])
+    copies_y = shared or not are_contiguous(x.shape, out.strides, x.itemsize, filtered[-1])
     contiguous = tuple(x.itemsize * math.prod(x.shape[axis + 1 :]) for axis in range(x.ndim))
     strides = [contiguous if copies_x else x.strides, *[contiguous] * (len(passes) - 1)]
     strides.append(contiguous if copies_y else out.strides)
@@ -141,13 +131,13 @@ def _chain(x: Array, window: Window, out: Array, shared: bool, threads: int) -> 
         sources = tuple(
             _sources(x.shape[axis], window, axis, size) for axis, size in enumerate(own)
         )
-        images = Images(
-            x.shape, x_strides, y_strides, dtype, own, sources, constant, checked=not launches
-        )
+        dtypes = dtype, dtype, dtype
+        images = Images(x.shape, x_strides, y_strides, *dtypes, own, sources, constant)
         if extreme:
-            launch = rank_filters.extremes(images, window.rank == 0, threads)
+            checked = bool(launches)
+            launch = image_filters.extremes(images, window.rank == 0, checked, threads)
         else:
-            launch = rank_filters.ranks(images, window.rank, threads)
+            launch = image_filters.ranks(images, window.rank, threads)
         if launch is None:
             return LEFT
         launches.append(launch)

@@ -1,12 +1,21 @@
-"""For doors: filters of images, whose sums over windows have a fixed order."""
+"""For doors: filters of images, by sums over windows that have a fixed order, and by the order of
+the elements of windows.
+"""
 
-from implicit_conv.cpu.engines.image_filters import (
-    CONSTANT,
-    Format,
-    ImageLaunch,
-    Order,
-    Pass,
-    launch_of,
-)
+from implicit_conv.cpu.engines.image_filters import CONSTANT, ImageLaunch, Order, launch_of
+from implicit_conv.cpu.engines.image_passes import Format, Pass
+from implicit_conv.cpu.engines.image_rows import Images, are_contiguous
+from implicit_conv.cpu.engines.rank_filters import extremes, ranks
 
-__all__ = ["CONSTANT", "Format", "ImageLaunch", "Order", "Pass", "launch_of"]
+__all__ = [
+    "CONSTANT",
+    "Format",
+    "ImageLaunch",
+    "Images",
+    "Order",
+    "Pass",
+    "are_contiguous",
+    "extremes",
+    "launch_of",
+    "ranks",
+]

@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 
 from implicit_conv.cpu.engines.image_passes import Format, Layout, Pass
-from implicit_conv.cpu.engines.image_tables import Tables
+from implicit_conv.cpu.engines.image_rows import Tables
 from implicit_conv.kernels.cpu.images.layout import CONSTANT, Filter, Order, Taps
 from implicit_conv.kernels.cpu.images.operator import FILTER, ImageLaunch, Kinds
 from implicit_conv.kernels.preparation import prepare
 
-__all__ = ["CONSTANT", "Format", "ImageLaunch", "Order", "Pass", "launch_of"]
+__all__ = ["CONSTANT", "ImageLaunch", "Order", "launch_of"]
 
 TOGETHER = 8  # rows along which running means are computed at once
 PRODUCTS_PER_THREAD = 1 << 18  # that pay for another thread
@@ -36,7 +36,7 @@ def launch_of(
     ValueError
         Rows are not contiguous in x or y, or too short, or passes cannot be computed along them.
     """
-    layout = Layout(passes, form, in_place)
+    layout = Layout(passes, form, constant, in_place)
     rows, middle, tables = layout.rows, layout.middle, Tables()
 
     def taps(each: Pass | None) -> Taps:
@@ -51,7 +51,7 @@ def launch_of(
     strip = rows.rows
     if not (layout.in_place or any(each.order is Order.RUNNING for each in passes)):
         strip = min(strip, max(rows.strip(layout.tile, threads), 4 * rows.window))
-    cut, items = rows.cut(tables, layout.tile, strip, (form.x, form.sums, form.y), constant)
+    cut, items = rows.cut(tables, layout.tile, strip)
     fields = Filter(
         cut=cut,
         batch=layout.batch,

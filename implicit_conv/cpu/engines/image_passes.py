@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array
-from implicit_conv.cpu.engines.image_rows import Rows, first_axis
+from implicit_conv.cpu.engines.image_rows import Images, Rows, are_contiguous, first_axis
 from implicit_conv.kernels.cpu.images.layout import Order
 
 PITCH_BYTES = 8 << 10  # of a row of a tile, about
@@ -74,8 +74,6 @@ class Layout:
     before, middle, after : Pass or None
     row : Pass or None
         The pass along rows, if there is one.
-    size : int
-        Bytes of a sum.
     tile, pitch : int
         Columns of a tile, and bytes from row to row in scratch memory.
     batch : int
@@ -89,30 +87,41 @@ class Layout:
         Rows are not contiguous in x or y, or too short, or passes cannot be computed along them.
     """
 
-    def __init__(self, passes: Sequence[Pass], form: Format, in_place: bool) -> None:
+    def __init__(
+        self, passes: Sequence[Pass], form: Format, constant: float, in_place: bool
+    ) -> None:
         shape = passes[0].shape
         last = max(each.axes[-1] for each in passes)
         self._start = start = first_axis(shape, last, len(passes) == 1)
-        _check_rows(shape, form, start)
+        for strides, dtype in ((form.x_strides, form.x), (form.y_strides, form.y)):
+            if not are_contiguous(shape, strides, np.dtype(dtype).itemsize, start):
+                raise ValueError("rows are not contiguous")
         self.before, self.middle, self.after = _roles(passes, start)
         self.row = (self.before or self.after or self.middle) if start == last else None
         along = None if self.row is None else (self.row.kernel[start], self.row.sources[start])
-        strides, middle = (form.x_strides, form.y_strides), self.middle
-        self.rows = rows = Rows(
-            shape, strides, middle.kernel, middle.sources, middle.axes, start, along
+        images = Images(
+            shape,
+            form.x_strides,
+            form.y_strides,
+            form.x,
+            form.sums,
+            form.y,
+            self.middle.kernel,
+            self.middle.sources,
+            constant,
         )
-        self.size = size = np.dtype(form.sums).itemsize
-        self.tile = rows.tile(size, PITCH_BYTES)
+        self.rows = rows = Rows(images, self.middle.axes, start, along)
+        self.tile = rows.tile(PITCH_BYTES)
         if self.runs_along:
             self.tile = rows.columns
             whole = rows.inner == 1 and self.before is None
-            if not whole or rows.columns * size > LONGEST_BYTES:
+            if not whole or rows.columns * rows.size > LONGEST_BYTES:
                 raise ValueError(
                     "running means along rows are those of whole lines without colours"
                 )
         if rows.are_short:
             raise ValueError("rows are too short for tables that say where they begin")
-        self.pitch = rows.pitch(self.tile, size)
+        self.pitch = rows.pitch(self.tile)
         self.in_place = in_place and (self.tile == rows.columns or rows.halo == 0)
         least = max(LEAST_BATCH, rows.window) if self.in_place else LEAST_BATCH
         self.batch = min(rows.rows, max(least, BATCH_BYTES // self.pitch))
@@ -143,18 +152,8 @@ class Layout:
             if self.rows.axis >= 0:
                 found += places[..., self.rows.axis] * self.pitch
         if self.row is not None:
-            found += places[..., self._start] * self.rows.inner * self.size
+            found += places[..., self._start] * self.rows.inner * self.rows.size
         return found
-
-
-def _check_rows(shape: Sequence[int], form: Format, start: int) -> None:
-    """Refuse rows that are not contiguous."""
-    for strides, dtype in ((form.x_strides, form.x), (form.y_strides, form.y)):
-        step = np.dtype(dtype).itemsize
-        for axis in reversed(range(start, len(shape))):
-            if shape[axis] > 1 and strides[axis] != step:
-                raise ValueError("rows are not contiguous")
-            step *= shape[axis]
 
 
 def _roles(passes: Sequence[Pass], start: int) -> tuple[Pass | None, Pass, Pass | None]:
