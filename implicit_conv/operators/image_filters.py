@@ -4,7 +4,7 @@ the elements of windows.
 
 from implicit_conv.cpu.engines.image_filters import CONSTANT, ImageLaunch, Order, launch_of
 from implicit_conv.cpu.engines.image_passes import Format, Pass
-from implicit_conv.cpu.engines.image_rows import Images, are_contiguous
+from implicit_conv.cpu.engines.image_rows import Images
 from implicit_conv.cpu.engines.rank_filters import extremes, ranks
 
 __all__ = [
@@ -14,7 +14,6 @@ __all__ = [
     "Images",
     "Order",
     "Pass",
-    "are_contiguous",
     "extremes",
     "launch_of",
     "ranks",

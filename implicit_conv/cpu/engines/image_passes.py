@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array
-from implicit_conv.cpu.engines.image_rows import Images, Rows, are_contiguous, first_axis
+from implicit_conv.cpu.engines.image_rows import Images, Rows, first_axis
 from implicit_conv.kernels.cpu.images.layout import Order
 
 PITCH_BYTES = 8 << 10  # of a row of a tile, about
@@ -93,9 +93,6 @@ class Layout:
         shape = passes[0].shape
         last = max(each.axes[-1] for each in passes)
         self._start = start = first_axis(shape, last, len(passes) == 1)
-        for strides, dtype in ((form.x_strides, form.x), (form.y_strides, form.y)):
-            if not are_contiguous(shape, strides, np.dtype(dtype).itemsize, start):
-                raise ValueError("rows are not contiguous")
         self.before, self.middle, self.after = _roles(passes, start)
         self.row = (self.before or self.after or self.middle) if start == last else None
         along = None if self.row is None else (self.row.kernel[start], self.row.sources[start])

@@ -23,15 +23,6 @@ ITEMS_PER_THREAD = 4
 MOST_PLACES = 1 << 16  # words of tables for an image of any size; of larger ones, an eighth
 
 
-def are_contiguous(shape: Sequence[int], strides: Sequence[int], size: int, start: int) -> bool:
-    """Whether the axes from `start` on are contiguous, for elements of `size` bytes."""
-    for axis in reversed(range(start, len(shape))):
-        if shape[axis] > 1 and strides[axis] != size:
-            return False
-        size *= shape[axis]
-    return True
-
-
 def first_axis(shape: Sequence[int], last: int, alone: bool) -> int:
     """The first axis of rows, where `last` is the last one that is filtered; `alone` says that
     those behind it may be a row.
@@ -102,12 +93,23 @@ class Rows:
         Other axes along which windows have more than one row.
     rows, window, planes, size : int
         Rows, those of a window in each of its planes, these planes, and bytes of loaded elements.
+
+    Raises
+    ------
+    ValueError
+        Rows are not contiguous in x or y.
     """
 
     def __init__(
         self, images: Images, axes: Sequence[int], start: int, along: tuple[int, Array] | None
     ) -> None:
         shape, self._images = images.shape, images
+        for strides, dtype in ((images.x_strides, images.x), (images.y_strides, images.y)):
+            step = np.dtype(dtype).itemsize
+            for size, stride in reversed([*zip(shape, strides, strict=True)][start:]):
+                if size > 1 and stride != step:
+                    raise ValueError("rows are not contiguous")
+                step *= size
         self.columns = math.prod(shape[start:])
         self.inner = 1 if along is None else math.prod(shape[start + 1 :])
         extent, pixels = along or (1, np.arange(self.columns))

@@ -99,7 +99,13 @@ class Call:
             An element, a shape, a dtype or the type of an error differs, or the image was changed.
         """
         from implicit_conv.cache import IMAGES
-        from implicit_conv.cpu.engines import image_filters, image_passes, image_rows
+        from implicit_conv.cpu.engines import (
+            image_filters,
+            image_passes,
+            image_rows,
+            rank_filters,
+            rank_tiles,
+        )
         from implicit_conv.ndimage import calls, rank_worth, worth
 
         always: Callable[..., bool] = lambda *_: True  # noqa: E731
@@ -115,6 +121,9 @@ class Call:
             mock.patch.object(image_filters, "PRODUCTS_PER_THREAD", 1),
             mock.patch.object(image_rows, "LONG_ROW", 4 if self.tile else 32),
             mock.patch.multiple(image_passes, **_cut(self.tile)),
+            mock.patch.object(rank_filters, "WORK_PER_THREAD", 1),
+            mock.patch.object(rank_tiles, "TILE_BYTES", self.tile or rank_tiles.TILE_BYTES),
+            mock.patch.object(rank_tiles, "SCRATCH_BYTES", 1 if self.tile else 256 << 10),
             implicit_conv.config(num_threads=2),
             self.turns.guarded(scratch=True),
             _watched() as watch,
@@ -227,8 +236,10 @@ def _watched() -> Iterator[Watch]:
 
 
 def _cut(tile: int) -> dict[str, Any]:
-    """How images are cut into tiles, by the names of the engine."""
-    return {"PITCH_BYTES": tile, "BATCH_BYTES": 1, "LEAST_BATCH": 1} if tile else {}
+    """How images are cut into tiles, by the names of the engine of sums."""
+    if tile == 0:
+        return {"LEAST_BATCH": 8}
+    return {"PITCH_BYTES": tile, "BATCH_BYTES": 1, "LEAST_BATCH": 1}
 
 
 def draw(dice: Dice) -> Call:
