@@ -64,10 +64,7 @@ def launch_of(
     )
     orders = [layout.order(each) for each in (layout.before, middle, layout.after)]
     kinds = Kinds(form.x, form.sums, form.y, form.fma, form.nearest, *orders)
-    parts = kinds.parts(bool(fields.rounds))
     # A loaded row, a row that running means keep, rows of windows and of sums, and finished ones.
     scratch = rows.planes * layout.plane + (2 + layout.batch + TOGETHER) * layout.pitch
-    threads, kept = min(threads, items), tables.arrays
-    return prepare(
-        ImageLaunch, FILTER, parts, fields, items, scratch, threads, kept, layout.in_place
-    )
+    given = FILTER, kinds.parts(bool(fields.rounds)), fields, items, scratch, min(threads, items)
+    return prepare(ImageLaunch, *given, tables.arrays, in_place=layout.in_place)

@@ -72,14 +72,12 @@ class Tiling:
         """The launch of parts, of which each has a level and the byte offsets of its taps, and of
         the part that checks elements.
         """
-        tables = Tables()
+        tables, checks = Tables(), check is not None
         cut, items = self.rows.cut(tables, self.tile, self.strip)
         words = [level._replace(offsets=tables(taps), taps=len(taps)) for level, taps in levels]
-        fields = Filter(cut, self.plane, tables(words), len(words), int(check is not None))
+        fields = Filter(cut, self.plane, tables(words), len(words), int(checks))
         made = {LOAD: copy(cut.size), **dict(enumerate(parts, LEVELS))}
         if check is not None:
             made[CHECK] = check
-        threads, kept = min(self.threads, items), tables.arrays
-        return prepare(
-            ImageLaunch, operator.FILTER, made, fields, items, self.scratch, threads, kept
-        )
+        given = operator.FILTER, made, fields, items, self.scratch, min(self.threads, items)
+        return prepare(ImageLaunch, *given, tables.arrays, checks=checks)

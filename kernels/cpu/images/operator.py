@@ -72,17 +72,20 @@ class ImageLaunch:
         scratch: int,
         threads: int,
         keep: Any,
+        *,
         in_place: bool = False,
+        checks: bool = False,
     ) -> None:
         """`entry` is what makes the entry, and `fields` are what items read. `scratch` are the
-        bytes of a thread, and `keep` owns what addresses point to.
+        bytes of a thread, and `keep` owns what addresses point to. A launch that `checks` elements
+        has a cache line for each thread at the address of panels, not zero once a check has failed.
 
         Raises
         ------
         CompilationError
             This thread must not compile; see `preparation`.
         """
-        self._threads, self.in_place = threads, in_place
+        self.in_place, self._failed = in_place, checks * threads * LINE
         table = np.zeros(1 + max(parts), np.int64)
         for slot, part in parts.items():
             table[slot] = code(*part).address()
@@ -91,21 +94,16 @@ class ImageLaunch:
         layout, kept = ScratchLayout(scratch), (table, record, keep)
         self._launch = Launch(code(entry).address(), NO_GEOMETRY, layout, threads, call, kept)
 
-    def run(self, x: Any, y: Any, failed: int = 0) -> None:
-        """Filter x into y, arrays. A launch that checks elements has at the address `failed` a
-        cache line for each thread, which is not zero once a check has failed.
-        """
+    def run(self, x: Any, y: Any) -> bool:
+        """Filter x into y, arrays; returns False where a check has failed: y is not the result."""
+        failed = np.zeros(self._failed, np.uint8) if self._failed else None
         block = POOL.take(self._launch.bytes)
         try:
-            self._launch.run(block.address, address(x), 0, address(y), failed)
+            noted = 0 if failed is None else address(failed)
+            self._launch.run(block.address, address(x), 0, address(y), noted)
         finally:
             POOL.give(block)
-
-    def run_checked(self, x: Any, y: Any) -> bool:
-        """Filter x into y; returns whether no check has failed, else y is not the result."""
-        failed = np.zeros(self._threads * LINE, np.uint8)
-        self.run(x, y, address(failed))
-        return not np.count_nonzero(failed)
+        return failed is None or not np.count_nonzero(failed)
 
 
 def _nested(fields: Any) -> tuple[Any, ...]:
