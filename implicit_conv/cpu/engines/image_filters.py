@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from implicit_conv.cpu.engines.image_passes import Format, Layout, Pass
 from implicit_conv.cpu.engines.image_rows import Tables
 from implicit_conv.kernels.cpu.images.layout import CONSTANT, Filter, Order, Taps
-from implicit_conv.kernels.cpu.images.operator import FILTER, ImageLaunch, Kinds
+from implicit_conv.kernels.cpu.images.operator import FILTER, ImageLaunch, parts_of
 from implicit_conv.kernels.preparation import prepare
 
 __all__ = ["CONSTANT", "ImageLaunch", "Order", "launch_of"]
@@ -63,8 +63,9 @@ def launch_of(
         after=taps(layout.after),
     )
     orders = [layout.order(each) for each in (layout.before, middle, layout.after)]
-    kinds = Kinds(form.x, form.sums, form.y, form.fma, form.nearest, *orders)
+    dtypes = form.x, form.sums, form.y
+    parts = parts_of(dtypes, form.fma, form.nearest, orders, bool(fields.rounds))
     # A loaded row, a row that running means keep, rows of windows and of sums, and finished ones.
     scratch = rows.planes * layout.plane + (2 + layout.batch + TOGETHER) * layout.pitch
-    given = FILTER, kinds.parts(bool(fields.rounds)), fields, items, scratch, min(threads, items)
+    given = FILTER, parts, fields, items, scratch, min(threads, items)
     return prepare(ImageLaunch, *given, tables.arrays, in_place=layout.in_place)

@@ -229,7 +229,7 @@ def _watched() -> Iterator[Watch]:
         noted(watch, filters, "run", STEPS),
         noted(watch, filters, "new_chain", FIRST),
         noted(watch, ranks, "compute", RANKED),
-        noted(watch, ranks, "_chain", FIRST),
+        noted(watch, ranks, "_launches", FIRST),
         mock.patch.object(calls, "call", called),
     ):
         yield watch

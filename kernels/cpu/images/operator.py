@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -19,34 +20,30 @@ Parts = dict[int, tuple[Any, ...]]  # by slot, what makes a part, and the argume
 FILTER = ".images.compiled.rows:make_filter"  # what makes the entry of a filter of sums
 
 
-class Kinds(NamedTuple):
-    """What parts depend on: the dtypes of x, sums and y, whether products may be added without
-    rounding and results are the nearest integers, and the orders of the passes, None for one that
-    is none.
+def parts_of(
+    dtypes: tuple[str, str, str],
+    fma: bool,
+    nearest: bool,
+    orders: Sequence[Order | None],
+    rounds: bool,
+) -> Parts:
+    """The parts of a filter of sums: `dtypes` are those of x, sums and y, and `orders` those of the
+    passes, None for one that is none. `fma` says whether products may be added without rounding,
+    `nearest` whether results are the nearest integers, and `rounds` whether elements are rounded
+    between passes.
     """
-
-    x: str
-    sums: str
-    y: str
-    fma: bool
-    nearest: bool
-    before: Order | None
-    middle: Order | None
-    after: Order | None
-
-    def parts(self, rounds: bool) -> Parts:
-        """The parts; `rounds` says whether elements are rounded between passes."""
-        parts: Parts = {
-            LOAD: (".images.compiled.elements:make_load_elements", self.x, self.sums),
-            STORE: (".images.compiled.elements:make_store_row", self.sums, self.y, self.nearest),
-        }
-        if rounds:
-            parts[ROUND] = ".images.compiled.elements:make_round_row", self.sums, self.y
-        size = np.dtype(self.sums).itemsize
-        for slot, order in ((BEFORE, self.before), (MIDDLE, self.middle), (AFTER, self.after)):
-            if order is not None:
-                parts[slot] = ".images.compiled.sums:make_sum_rows", order, size, self.fma
-        return parts
+    x, sums, y = dtypes
+    parts: Parts = {
+        LOAD: (".images.compiled.elements:make_load_elements", x, sums),
+        STORE: (".images.compiled.elements:make_store_row", sums, y, nearest),
+    }
+    if rounds:
+        parts[ROUND] = ".images.compiled.elements:make_round_row", sums, y
+    for slot, order in zip((BEFORE, MIDDLE, AFTER), orders, strict=True):
+        if order is not None:
+            size = np.dtype(sums).itemsize
+            parts[slot] = ".images.compiled.sums:make_sum_rows", order, size, fma
+    return parts
 
 
 def copy(size: int) -> tuple[Any, ...]:
