@@ -68,6 +68,7 @@ class Geometry(NamedTuple):
     skips_w: int = 0  # 1: columns on the sides leave out the filter columns that read zeros alone
 
 
+NO_GEOMETRY = Geometry(*[0] * len(Geometry._fields))  # of launches that convolve nothing
 ACTIVATIONS = 7  # kinds of activation
 CLAMP, LEAKY_RELU, SILU, GELU, SIGMOID, TANH, HARDSWISH = range(ACTIVATIONS)
 

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array
-from implicit_conv.cpu.engines.image_filters import Format, ImageLaunch, launch_of
-from implicit_conv.cpu.machine.arch import available_threads
 from implicit_conv.ndimage.borders import MODES, WRAP
+from implicit_conv.ndimage.chains import chain_for
 from implicit_conv.ndimage.passes import (
     EPSILON,
     Step,
@@ -24,7 +23,8 @@ from implicit_conv.ndimage.passes import (
     pass_of,
     sums_of,
 )
-from implicit_conv.process.cache import IMAGES
+from implicit_conv.operators.image_filters import Format, ImageLaunch, launch_of
+from implicit_conv.operators.threads import available_threads
 from implicit_conv.settings import current
 
 INPUTS = frozenset("?bBhHiIlLqQfd")  # the dtypes of scipy's C, by numpy's characters
@@ -117,7 +117,12 @@ def run(steps: Sequence[Step], x: Array, out: Array, precision: str) -> bool:
         steps = [step._replace(taps=step.taps.reshape(1), origins=(0,)) for step in steps]
         x, out = x.reshape(1), out.reshape(1)
     y = out if stores(out.dtype) and out.flags.aligned else np.empty(out.shape, _stored(out))
-    chain, x, y = chain_of(steps, x, y, precision)
+    if not (x.dtype.isnative and x.flags.aligned):
+        x = x.astype(x.dtype.newbyteorder("="))
+    if np.may_share_memory(x, y):
+        x = x.copy()
+    key = precision, *map(key_of, steps)
+    chain, x, y = chain_for(lambda x, y: new_chain(steps, x, y, precision), x, y, key)
     if chain is None:
         return False
     chain.run(x, y)
@@ -128,39 +133,6 @@ def run(steps: Sequence[Step], x: Array, out: Array, precision: str) -> bool:
 
 def _stored(out: Array) -> Any:
     return out.dtype if stores(out.dtype) else np.float64
-
-
-def chain_of(
-    steps: Sequence[Step], x: Array, y: Array, precision: str
-) -> tuple[Chain | None, Array, Array]:
-    """A chain, or None, and the arrays that it takes in place of x and y, or these themselves."""
-    threads = current().num_threads
-    if not (x.dtype.isnative and x.flags.aligned):
-        x = x.astype(x.dtype.newbyteorder("="))
-    if np.may_share_memory(x, y):
-        x = x.copy()
-    of_steps = tuple(map(key_of, steps))
-    for _ in range(2):
-        key = (
-            of_steps,
-            x.shape,
-            x.strides,
-            y.strides,
-            x.dtype.char,
-            y.dtype.char,
-            precision,
-            threads,
-        )
-        found = IMAGES.get(key)
-        if found is None:
-            try:
-                found = new_chain(steps, x, y, precision)
-            except ValueError:
-                x, y = np.ascontiguousarray(x), np.empty(y.shape, y.dtype)
-                continue
-            IMAGES.keep(key, found)
-        return found, x, y
-    return None, x, y
 
 
 def new_chain(

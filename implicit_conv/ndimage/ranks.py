@@ -17,11 +17,11 @@ from typing import NamedTuple
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array
-from implicit_conv.cpu.engines import rank_filters
-from implicit_conv.cpu.engines.rank_filters import Images, RankLaunch
-from implicit_conv.cpu.machine.arch import available_threads
-from implicit_conv.ndimage.borders import MODES, OUTSIDE, pixels
-from implicit_conv.process.cache import IMAGES
+from implicit_conv.ndimage.borders import MODES, pixels
+from implicit_conv.ndimage.chains import chain_for
+from implicit_conv.operators import image_filters
+from implicit_conv.operators.image_filters import ImageLaunch, Images
+from implicit_conv.operators.threads import available_threads
 from implicit_conv.settings import current
 
 KINDS = {"b": (1,), "u": (1, 2, 4), "i": (1, 2, 4), "f": (4, 8)}  # bytes of elements
@@ -40,40 +40,21 @@ class Window(NamedTuple):
     rank: int
 
 
-class Chain(NamedTuple):
-    """The launches of a filter: each filters the result of the one before."""
-
-    launches: list[RankLaunch]  # none for a filter that is left to scipy
-    copies_x: bool  # whether rows of the image are not contiguous
-    copies_y: bool  # whether those of the result are not, or it shares memory with the image
-
-
-LEFT = Chain([], False, False)
-
-
 def compute(x: Array, window: Window, out: Array) -> bool:
     """Filter an image; returns False for what is left to scipy, which gets the image as it was."""
-    sign, threads = math.copysign(1.0, window.cval), current().num_threads
-    shared = np.may_share_memory(x, out)
-    arrays = x.shape, x.strides, x.dtype, out.shape, out.strides, out.dtype, shared
-    key = arrays, window, sign, threads
-    chain = IMAGES.get(key)
-    if chain is None:
-        chain = _chain(x, window, out, shared, threads or available_threads())
-        IMAGES.keep(key, chain)
-    if not chain.launches or not (x.flags.aligned and out.flags.aligned and out.flags.writeable):
+    y = np.empty(out.shape, out.dtype) if np.may_share_memory(x, out) else out
+    key = window, math.copysign(1.0, window.cval)
+    launches, x, y = chain_for(lambda x, y: _launches(x, window, y), x, y, key)
+    if not launches or not (x.flags.aligned and out.flags.aligned and out.flags.writeable):
         return False
-    y = np.empty(x.shape, x.dtype) if chain.copies_y else out
-    if chain.copies_x:
-        x = np.ascontiguousarray(x)
-    for launch in chain.launches[:-1]:
+    for launch in launches[:-1]:
         between = np.empty(x.shape, x.dtype)
         if not launch.run(x, between):
             return False
         x = between
-    if not chain.launches[-1].run(x, y):
+    if not launches[-1].run(x, y):
         return False
-    if chain.copies_y:
+    if y is not out:
         np.copyto(out, y)
     return True
 
@@ -86,7 +67,7 @@ def _dtype(x: Array) -> str | None:
     return f"{'u' if kind == 'b' else kind}{size}"
 
 
-def _constant(cval: float, dtype: str, extreme: bool) -> bytes | None:
+def _constant(cval: float, dtype: str, extreme: bool) -> Array | None:
     """The constant as an element; None for one that has no order, or that scipy's C stores as
     another number.
     """
@@ -95,21 +76,11 @@ def _constant(cval: float, dtype: str, extreme: bool) -> bytes | None:
         with np.errstate(all="ignore"):
             rounded = np.array(cval).astype(kind)
         zero = rounded == 0 and (cval != 0 or (np.signbit(rounded) and not extreme))
-        return None if zero or np.isnan(rounded) else rounded.tobytes()
+        return None if zero or np.isnan(rounded) else rounded
     bounds = np.iinfo(dtype)
     if not math.isfinite(cval) or not bounds.min <= int(cval) <= bounds.max:
         return None
-    return np.array(int(cval), kind).tobytes()
-
-
-def _rows(a: Array, axis: int) -> bool:
-    """Whether the axes from this one on are contiguous."""
-    step = a.itemsize
-    for each in reversed(range(axis, a.ndim)):
-        if a.shape[each] > 1 and a.strides[each] != step:
-            return False
-        step *= a.shape[each]
-    return True
+    return np.array(int(cval), kind)
 
 
 def _passes(filtered: Sequence[int]) -> list[list[int]]:
@@ -119,38 +90,38 @@ def _passes(filtered: Sequence[int]) -> list[list[int]]:
     return [list(filtered[:1]), *pairs] if alone else pairs
 
 
-def _chain(x: Array, window: Window, out: Array, shared: bool, threads: int) -> Chain:
-    """The launches of a filter of images like these."""
+def _launches(x: Array, window: Window, y: Array) -> list[ImageLaunch]:
+    """The launches of a filter of images like these, of which each filters the result of the one
+    before; none for a filter that is left to scipy.
+    """
     kernel, dtype = window.kernel, _dtype(x)
     filtered = [axis for axis, size in enumerate(kernel) if size > 1]
-    if dtype is None or out.dtype != x.dtype or x.shape != out.shape or x.size == 0 or not filtered:
-        return LEFT
+    if dtype is None or y.dtype != x.dtype or x.shape != y.shape or x.size == 0 or not filtered:
+        return []
     extreme = window.rank in (0, math.prod(kernel) - 1)
     constant = _constant(window.cval, dtype, extreme)
     if constant is None or not all(mode in MODES for mode in window.modes):
-        return LEFT
+        return []
     passes = _passes(filtered) if extreme else [filtered]
-    copies_x, copies_y = not _rows(x, passes[0][-1]), shared or not _rows(out, filtered[-1])
-    contiguous = tuple(x.itemsize * math.prod(x.shape[axis + 1 :]) for axis in range(x.ndim))
-    strides = [contiguous if copies_x else x.strides, *[contiguous] * (len(passes) - 1)]
-    strides.append(contiguous if copies_y else out.strides)
-    launches = list[RankLaunch]()
+    threads = current().num_threads or available_threads()
+    strides = [x.strides, *[np.empty(x.shape, x.dtype).strides] * (len(passes) - 1), y.strides]
+    launches = list[ImageLaunch]()
     for axes, (x_strides, y_strides) in zip(passes, itertools.pairwise(strides), strict=True):
         own = tuple(size if axis in axes else 1 for axis, size in enumerate(kernel))
         sources = tuple(
             _sources(x.shape[axis], window, axis, size) for axis, size in enumerate(own)
         )
-        images = Images(
-            x.shape, x_strides, y_strides, dtype, own, sources, constant, checked=not launches
-        )
+        dtypes = dtype, dtype, dtype
+        images = Images(x.shape, x_strides, y_strides, *dtypes, own, sources, constant)
         if extreme:
-            launch = rank_filters.extremes(images, window.rank == 0, threads)
+            checked = bool(launches)
+            launch = image_filters.extremes(images, window.rank == 0, checked, threads)
         else:
-            launch = rank_filters.ranks(images, window.rank, threads)
+            launch = image_filters.ranks(images, window.rank, threads)
         if launch is None:
-            return LEFT
+            return []
         launches.append(launch)
-    return Chain(launches, copies_x, copies_y)
+    return launches
 
 
 def _sources(size: int, window: Window, axis: int, extent: int) -> Array:
@@ -158,5 +129,5 @@ def _sources(size: int, window: Window, axis: int, extent: int) -> Array:
     if extent == 1:
         return np.arange(size)
     first = -(extent // 2) - window.origins[axis]
-    read = pixels(np.arange(first, first + size + extent - 1), size, window.modes[axis])
-    return np.asarray(np.where(read == OUTSIDE, rank_filters.CONSTANT, read))
+    found: Array = pixels(np.arange(first, first + size + extent - 1), size, window.modes[axis])
+    return found

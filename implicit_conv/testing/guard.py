@@ -23,7 +23,6 @@ from numba import cfunc, njit, types
 
 from implicit_conv.kernels.cpu import operator
 from implicit_conv.kernels.cpu.images import operator as image_operator
-from implicit_conv.kernels.cpu.rank import operator as rank_operator
 from implicit_conv.kernels.cpu.runtime import launch, pool, program, repeated
 from implicit_conv.kernels.cpu.runtime.call import BLOB, WORDS
 from implicit_conv.testing import Array
@@ -79,7 +78,6 @@ def guarded(side: str, *, scratch: bool = True) -> Iterator[Callable[[Array], No
             (operator, "POOL", blocks),
             (program.Program, "run", blocks.run_program),
             (image_operator, "POOL", blocks),
-            (rank_operator, "POOL", blocks),
             (operator, "aligned_bytes", _bytes),
             (pool, "aligned_bytes", _bytes),
             (launch.Launch, "run", blocks.run),

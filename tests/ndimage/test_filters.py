@@ -11,11 +11,11 @@ scipy = pytest.importorskip("scipy.ndimage", reason="pip install '.[ndimage]'")
 
 import implicit_conv  # noqa: E402
 from implicit_conv import ndimage  # noqa: E402
-from implicit_conv.cpu.engines import image_filters, image_rows  # noqa: E402
+from implicit_conv.cache import IMAGES  # noqa: E402
+from implicit_conv.cpu.engines import image_filters, image_passes  # noqa: E402
 from implicit_conv.ndimage import filters, worth  # noqa: E402
 from implicit_conv.ndimage.entries import Entries  # noqa: E402
 from implicit_conv.ndimage.originals import COMPILED  # noqa: E402
-from implicit_conv.process.cache import IMAGES  # noqa: E402
 
 MODES = ("reflect", "mirror", "nearest", "wrap", "constant", "grid-wrap", "grid-constant")
 INPUTS = (*"?bBhHiIlLfd", ">f4", ">i2", ">u4", ">u8")
@@ -49,7 +49,7 @@ def cut(request, monkeypatch):
     """Each way to cut images, with two threads."""
     IMAGES.clear()
     for name, value in CUTS[request.param].items():
-        monkeypatch.setattr(image_rows, name, value)
+        monkeypatch.setattr(image_passes, name, value)
     monkeypatch.setattr(image_filters, "PRODUCTS_PER_THREAD", 1)
     with implicit_conv.config(num_threads=2):
         yield

@@ -13,8 +13,8 @@ scipy = pytest.importorskip("scipy.ndimage", reason="pip install '.[ndimage]'")
 import implicit_conv  # noqa: E402
 from implicit_conv import ndimage  # noqa: E402
 from implicit_conv.cpu.engines import rank_filters, rank_tiles  # noqa: E402
+from implicit_conv.kernels.cpu.images import operator as image_operator  # noqa: E402
 from implicit_conv.kernels.cpu.rank import networks  # noqa: E402
-from implicit_conv.kernels.cpu.rank import operator as rank_operator  # noqa: E402
 from implicit_conv.kernels.cpu.runtime import pool  # noqa: E402
 from implicit_conv.ndimage import rank_worth, ranks  # noqa: E402
 from implicit_conv.testing.guard import guarded  # noqa: E402
@@ -282,12 +282,26 @@ def test_patch_serves_scipys_names(served):
     assert len(served) == 4
 
 
+def test_rows_with_gaps_are_looked_at_once(served, monkeypatch):
+    """The launches of copies are kept, and so is that there are none of the arrays themselves."""
+    looks, own = [], ranks._launches
+    monkeypatch.setattr(ranks, "_launches", lambda *args: looks.append(args) or own(*args))
+    implicit_conv.clear_plan_cache()
+    wide = image(np.random.default_rng(16), (40, 130), "u1")
+    for first in (0, 1):
+        x, y = wide[:, first::2], np.empty_like(wide)[:, first::2]
+        ndimage.median_filter(x, 3, output=y)
+        same(y, scipy.median_filter(x, 3))
+    assert len(looks) == 2
+    assert all(served)
+
+
 @pytest.mark.skipif(os.name != "posix", reason="pages are made inaccessible by mprotect")
 @pytest.mark.parametrize("side", ["end", "start"])
 def test_guard_pages(side, served):
     rng = np.random.default_rng(14)
     for dtype, shape in itertools.product(("u1", "f4"), [(20, 100), (9, 3), (5, 64), (4, 6, 70)]):
-        with guarded(side), mock.patch.object(rank_operator, "POOL", pool.POOL):
+        with guarded(side), mock.patch.object(image_operator, "POOL", pool.POOL):
             x = np.empty(shape, dtype)
             x[...] = 1 + abs(image(rng, shape, dtype).clip(0, 100))
             found = [

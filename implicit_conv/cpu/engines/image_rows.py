@@ -9,255 +9,225 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array
-from implicit_conv.cpu.engines.image_tables import runs_of
-from implicit_conv.kernels.cpu.images.layout import BLOCK_BYTES, CONSTANT, Order
+from implicit_conv.kernels.cpu.images.layout import BLOCK_BYTES, CONSTANT, NOWHERE, Cut
 
 LONG_ROW = 32  # elements of a row behind the last filtered axis, at least
-PITCH_BYTES = 8 << 10  # of a row of a tile, about
-BATCH_BYTES = 192 << 10  # of the rows that the middle pass writes at once, at most
-LEAST_BATCH = 8
-LONGEST_BYTES = 1 << 16  # of such a row
+LINE = 64  # bytes; tiles begin on a multiple
 SHORT = 8  # elements of a run that are copied within the row rather than loaded
+ITEMS_PER_THREAD = 4
+MOST_PLACES = 1 << 16  # words of tables for an image of any size; of larger ones, an eighth
 
 
-@dataclass(frozen=True, eq=False)
-class Pass:
-    """Sums over the taps of a window.
+def first_axis(shape: Sequence[int], last: int, alone: bool) -> int:
+    """The first axis of rows, where `last` is the last one that is filtered; `alone` says that
+    those behind it may be a row.
+    """
+    return last + (alone and math.prod(shape[last + 1 :]) >= LONG_ROW)
+
+
+class Tables:
+    """Arrays, which own what addresses point to."""
+
+    def __init__(self) -> None:
+        self.arrays: list[Array] = []
+
+    def __call__(self, values: Any, dtype: Any = np.int64) -> int:
+        """The address of a contiguous array with these values; integers wrap."""
+        found = np.ascontiguousarray(values)
+        if np.dtype(dtype) == np.int16:
+            found = found.astype(np.int64)
+        self.arrays.append(found.astype(dtype))
+        return int(self.arrays[-1].ctypes.data)
+
+
+class Images(NamedTuple):
+    """What is filtered, and how it goes on beyond its borders.
 
     Attributes
     ----------
-    order : Order
-    weights : array of shape (taps,)
-    places : array of shape (taps, 2, axes)
-        The positions in a window of a tap's element, and of the one that is joined with it.
-    axes : tuple of int
-        Those that are filtered, in rising order.
-    kernel : tuple of int
+    shape : sequence of int
+    x_strides, y_strides : sequences of int
+        In bytes.
+    x, loaded, y : str
+        The dtypes of x, of its rows once they are loaded, and of y.
+    kernel : sequence of int
         The extents of the window, by axis.
-    sources : tuple of arrays
-        For each axis the pixels that the positions repeat, from the first one that is read on;
-        CONSTANT is outside the image.
+    sources : sequence of arrays
+        For each axis the pixels that positions repeat, from the first one that is read on; CONSTANT
+        is outside the image.
+    constant : number
+        The element that is there.
     """
 
-    order: Order
-    weights: Array
-    places: Array
-    axes: tuple[int, ...]
-    kernel: tuple[int, ...]
-    sources: tuple[Array, ...]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """That of the result."""
-        pairs = zip(self.sources, self.kernel, strict=True)
-        return tuple(len(source) - size + 1 for source, size in pairs)
-
-
-class Format(NamedTuple):
-    """The strides of x and y in bytes, their dtypes and that of sums, whether products may be added
-    without rounding, and whether results are the nearest integers.
-    """
-
-    x_strides: tuple[int, ...]
-    y_strides: tuple[int, ...]
+    shape: Sequence[int]
+    x_strides: Sequence[int]
+    y_strides: Sequence[int]
     x: str
+    loaded: str
     y: str
-    sums: str
-    fma: bool
-    nearest: bool = False
+    kernel: Sequence[int]
+    sources: Sequence[Array]
+    constant: Any
 
 
-class Layout(NamedTuple):
-    """How the axes of an image become rows, and the passes over them.
+class Rows:
+    """The rows of images, of which some axes are filtered; `start` is the first axis of a row.
+
+    `along` has the extent of windows along rows, and the sources there; it is None if rows are not
+    filtered.
 
     Attributes
     ----------
-    start : int
-        The first axis of rows.
-    inner : int
-        Elements of a pixel of a row along which there is a pass.
-    before, middle, after : Pass or None
-    row : Pass or None
-        The pass along rows, if there is one.
-    rows_axis : int or None
-        The axis that counts rows.
+    columns, inner : int
+        The elements of a row, and those of a pixel of a row that is filtered; else 1.
+    lines, halo : int
+        The pixels, and the elements, that loaded rows have more than results.
+    axis : int
+        The axis that counts rows; -1 if there is one row.
     plane_axes : list of int
         Other axes along which windows have more than one row.
+    rows, window, planes, size : int
+        Rows, those of a window in each of its planes, these planes, and bytes of loaded elements.
+
+    Raises
+    ------
+    ValueError
+        Rows are not contiguous in x or y.
     """
 
-    start: int
-    inner: int
-    before: Pass | None
-    middle: Pass
-    after: Pass | None
-    row: Pass | None
-    rows_axis: int | None
-    plane_axes: list[int]
+    def __init__(
+        self, images: Images, axes: Sequence[int], start: int, along: tuple[int, Array] | None
+    ) -> None:
+        shape, self._images = images.shape, images
+        for strides, dtype in ((images.x_strides, images.x), (images.y_strides, images.y)):
+            step = np.dtype(dtype).itemsize
+            for size, stride in reversed([*zip(shape, strides, strict=True)][start:]):
+                if size > 1 and stride != step:
+                    raise ValueError("rows are not contiguous")
+                step *= size
+        self.columns = math.prod(shape[start:])
+        self.inner = 1 if along is None else math.prod(shape[start + 1 :])
+        extent, pixels = along or (1, np.arange(self.columns))
+        self._pixels: Array = pixels
+        self.lines = extent - 1
+        self.halo = self.lines * self.inner
+        before = [axis for axis in axes if axis < start]
+        self.axis = before[-1] if before else start - 1
+        self.plane_axes = before[:-1]
+        self.rows = self.window = 1
+        self._sources: Any = [0]
+        self._steps = [0, 0]
+        if self.axis >= 0:
+            self.rows, self.window = shape[self.axis], images.kernel[self.axis]
+            self._sources = images.sources[self.axis]
+            self._steps = [images.x_strides[self.axis], images.y_strides[self.axis]]
+        self._outer = self._offsets([axis for axis in range(start) if axis != self.axis])
+        self.planes = self._outer.shape[1] - 1
+        self.size = np.dtype(images.loaded).itemsize
 
-    @classmethod
-    def of(cls, passes: Sequence[Pass], form: Format) -> Layout:
-        """The layout of one pass, or of two of which one is along rows.
-
-        Raises
-        ------
-        ValueError
-            Rows are not contiguous in x or y, or two passes are not of this kind.
+    def _offsets(self, axes: Sequence[int]) -> Array:
+        """For each index of some axes the byte offset in y, then those of all planes of its window
+        in x; NOWHERE is that of a plane outside the image.
         """
-        shape = passes[0].shape
-        last = max(each.axes[-1] for each in passes)
-        inner = math.prod(shape[last + 1 :])
-        start = last + 1 if len(passes) == 1 and inner >= LONG_ROW else last
-        _check_rows(shape, form, start)
-        before, middle, after = _roles(passes, start)
-        row = (before or after or middle) if start == last else None
-        filtered = [axis for axis in middle.axes if axis < start]
-        rows_axis = filtered[-1] if filtered else start - 1 if start else None
-        planes = filtered[:-1]
-        return cls(start, inner if row else 1, before, middle, after, row, rows_axis, planes)
+        images, places = self._images, np.zeros(1, np.int64)
+        for axis in axes:
+            steps = np.arange(images.shape[axis]) * images.y_strides[axis]
+            places = (places[:, None] + steps).ravel()
+        found = [places]
+        for firsts in itertools.product(*(range(images.kernel[axis]) for axis in axes)):
+            offset, outside = np.zeros(1, np.int64), np.zeros(1, bool)
+            for axis, first in zip(axes, firsts, strict=True):
+                read = images.sources[axis][first : first + images.shape[axis]]
+                offset = (offset[:, None] + read * images.x_strides[axis]).ravel()
+                outside = (outside[:, None] | (read == CONSTANT)).ravel()
+            found.append(np.where(outside, NOWHERE, offset))
+        return np.stack(found, axis=1)
 
     @property
-    def runs_along(self) -> bool:
-        """Whether rows have running means."""
-        return self.row is not None and self.row.order is Order.RUNNING
+    def are_short(self) -> bool:
+        """Whether tables of where rows begin would be large for the image."""
+        elements = self.rows * len(self._outer) * self.columns
+        return self.rows + self._outer.size > max(MOST_PLACES, elements // 8)
 
     @property
-    def columns(self) -> int:
-        """The elements of a row."""
-        return math.prod(self.middle.shape[self.start :])
+    def read_constant(self) -> bool:
+        """Whether windows read the constant along rows."""
+        return bool((self._pixels == CONSTANT).any())
 
-    @property
-    def sources(self) -> Array:
-        """The pixels of rows that positions along them repeat."""
-        return np.arange(self.columns) if self.row is None else self.row.sources[self.start]
+    def tile(self, room: int) -> int:
+        """Columns of a tile: whole pixels, of about `room` bytes."""
+        pieces = max(1, round(self.columns * self.size / room))
+        step = math.lcm(self.inner, LINE // self.size)
+        return min(self.columns, -(-self.columns // (pieces * step)) * step)
 
-    @property
-    def lines(self) -> int:
-        """The pixels that loaded rows have more than results."""
-        return 0 if self.row is None else self.row.kernel[self.start] - 1
+    def pitch(self, tile: int) -> int:
+        """Bytes from row to row in scratch memory; there is room for a block behind each."""
+        return -(-((tile + self.halo) * self.size) // BLOCK_BYTES) * BLOCK_BYTES + BLOCK_BYTES
 
-    def order(self, each: Pass | None) -> Order | None:
-        """The order of the sums of a pass, as parts know it."""
-        if each is None:
-            return None
-        return Order.ALONG if each is self.row and self.runs_along else each.order
+    def strip(self, tile: int, threads: int) -> int:
+        """Rows of a strip at most, so that all threads have work."""
+        if threads == 1:
+            return self.rows
+        others = len(self._outer) * -(-self.columns // tile)
+        return -(-self.rows // -(-ITEMS_PER_THREAD * threads // others))
 
-    def offsets(self, each: Pass, size: int, pitch: int, plane: int) -> Array:
-        """The offsets of the elements of each tap in bytes, with rows and planes so far apart."""
-        places, found = each.places, np.zeros(each.places.shape[:2], np.int64)
-        if each is self.middle:
-            for axis in self.plane_axes:
-                found = found * each.kernel[axis] + places[..., axis]
-            found *= plane
-            if self.rows_axis is not None:
-                found += places[..., self.rows_axis] * pitch
-        if self.row is not None:
-            found += places[..., self.start] * self.inner * size
-        return found
+    def cut(self, tables: Tables, tile: int, strip: int) -> tuple[Cut, int]:
+        """What items read, and their number."""
+        images, starts, pitch = self._images, range(0, self.columns, tile), self.pitch(tile)
+        cut = Cut(
+            outer=tables(self._outer),
+            tiles=len(starts),
+            tile=tile,
+            columns=self.columns,
+            borders=tables([tables(self._border(first, tile)) for first in starts]),
+            strips=-(-self.rows // strip),
+            strip=strip,
+            rows=self.rows,
+            sources=tables(self._sources),
+            x_row=self._steps[0],
+            y_row=self._steps[1],
+            x_size=np.dtype(images.x).itemsize,
+            y_size=np.dtype(images.y).itemsize,
+            size=self.size,
+            planes=self.planes,
+            window=self.window,
+            halo=self.halo,
+            pitch=pitch,
+            constant=tables(np.full(pitch // self.size, images.constant), images.loaded),
+        )
+        return cut, len(self._outer) * cut.strips * cut.tiles
 
-
-class Cut(NamedTuple):
-    """How rows are cut.
-
-    Attributes
-    ----------
-    tile, halo : int
-        Columns of a tile, and those that its loaded rows have more.
-    pitch : int
-        Bytes from row to row in scratch memory.
-    window, batch : int
-        Rows of a window, and rows that the middle pass writes at once.
-    in_place : bool
-        Whether results may be written over x.
-    """
-
-    tile: int
-    halo: int
-    pitch: int
-    window: int
-    batch: int
-    in_place: bool
-
-    @classmethod
-    def of(cls, layout: Layout, size: int, in_place: bool) -> Cut:
-        """The cut of rows of elements of `size` bytes.
-
-        Raises
-        ------
-        ValueError
-            Rows of running means are too long, or have pixels of several elements.
-        """
-        columns, halo = layout.columns, layout.lines * layout.inner
-        tile = _tile(columns, layout.inner, size)
-        if layout.runs_along:
-            tile = columns
-            if layout.inner > 1 or layout.before is not None or columns * size > LONGEST_BYTES:
-                raise ValueError(
-                    "running means along rows are those of whole lines without colours"
-                )
-        pitch = -(-((tile + halo) * size) // BLOCK_BYTES) * BLOCK_BYTES + BLOCK_BYTES
-        axis = layout.rows_axis
-        window = 1 if axis is None else layout.middle.kernel[axis]
-        rows = 1 if axis is None else layout.middle.shape[axis]
-        in_place = in_place and (tile == columns or halo == 0)
-        least = max(LEAST_BATCH, window) if in_place else LEAST_BATCH
-        batch = min(rows, max(least, BATCH_BYTES // pitch))
-        return cls(tile, halo, pitch, window, batch, in_place)
+    def _border(self, first: int, tile: int) -> Array:
+        """The table of a tile that begins with column `first`; see `compiled.tiles`."""
+        inner, end = self.inner, min(first + tile, self.columns)
+        read = self._pixels[first // inner : end // inner + self.lines]
+        pieces = runs_of(read)
+        longest = max(pieces, key=lambda piece: (piece[1] != CONSTANT, piece[2]))
+        runs, copies = list[tuple[int, int, int]](), list[tuple[int, int]]()
+        for piece in pieces:
+            begin, source, count = piece
+            shift = source - longest[1]
+            inside = longest[1] != CONSTANT and 0 <= shift and shift + count <= longest[2]
+            if piece == longest or source == CONSTANT or count * inner > SHORT or not inside:
+                origin = CONSTANT if source == CONSTANT else source * inner
+                runs.append((begin * inner, origin, count * inner))
+            else:
+                at = longest[0] + shift
+                copies += [(begin * inner + i, at * inner + i) for i in range(count * inner)]
+        present = np.flatnonzero(read != CONSTANT)
+        low, high = (present[0], len(read) - 1 - present[-1]) if len(present) else (len(read), 0)
+        flat = [len(runs), len(copies), low * inner, high * inner]
+        return np.array([*flat, *itertools.chain(*runs), *itertools.chain(*copies)], np.int64)
 
 
-def _check_rows(shape: Sequence[int], form: Format, start: int) -> None:
-    """Refuse rows that are not contiguous."""
-    for strides, dtype in ((form.x_strides, form.x), (form.y_strides, form.y)):
-        step = np.dtype(dtype).itemsize
-        for axis in reversed(range(start, len(shape))):
-            if shape[axis] > 1 and strides[axis] != step:
-                raise ValueError("rows are not contiguous")
-            step *= shape[axis]
-
-
-def _roles(passes: Sequence[Pass], start: int) -> tuple[Pass | None, Pass, Pass | None]:
-    """The passes before the middle one, the middle one, and that after it."""
-    if len(passes) == 1:
-        return None, passes[0], None
-    first, second = passes
-    if (start,) == second.axes and start not in first.axes:
-        return None, first, second
-    if (start,) == first.axes and start not in second.axes:
-        return first, second, None
-    raise ValueError("two passes are joined where one of them is along rows")
-
-
-def _tile(columns: int, inner: int, size: int) -> int:
-    """Columns of a tile: whole pixels."""
-    pieces = max(1, round(columns * size / PITCH_BYTES))
-    tile = -(-columns // pieces)
-    step = math.lcm(inner, 64 // size)
-    return min(columns, -(-tile // step) * step)
-
-
-def border(sources: Array, first: int, columns: int, layout: Layout) -> Array:
-    """The table of a tile of columns from the column `first` on; see `compiled.rows`."""
-    inner = layout.inner
-    read = sources[first // inner : (first + columns) // inner + layout.lines]
-    pieces = runs_of(read)
-    longest = max(pieces, key=lambda piece: (piece[1] != CONSTANT, piece[2]))
-    runs, copies = list[tuple[int, int, int]](), list[tuple[int, int]]()
-    for piece in pieces:
-        begin, source, count = piece
-        shift = source - longest[1]
-        inside = longest[1] != CONSTANT and 0 <= shift and shift + count <= longest[2]
-        if piece == longest or source == CONSTANT or count * inner > SHORT or not inside:
-            origin = CONSTANT if source == CONSTANT else source * inner
-            runs.append((begin * inner, origin, count * inner))
-        else:
-            at = longest[0] + shift
-            copies += [(begin * inner + i, at * inner + i) for i in range(count * inner)]
-    present = np.flatnonzero(read != CONSTANT)
-    low, high = (present[0], len(read) - 1 - present[-1]) if len(present) else (len(read), 0)
-    flat = [len(runs), len(copies), low * inner, high * inner]
-    return np.array([*flat, *itertools.chain(*runs), *itertools.chain(*copies)], np.int64)
+def runs_of(pixels: Array) -> list[tuple[int, int, int]]:
+    """Runs of neighbouring pixels: (place of the first, pixel or CONSTANT, number)."""
+    absent, step = pixels == CONSTANT, np.diff(pixels)
+    follows = np.where(absent[:-1] | absent[1:], step == 0, step == 1)
+    cuts = [0, *(np.flatnonzero(~follows) + 1).tolist(), len(pixels)]
+    return [(begin, int(pixels[begin]), end - begin) for begin, end in itertools.pairwise(cuts)]

@@ -8,18 +8,17 @@ by no one; of larger windows elements are found by counts, bit by bit.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
-from implicit_conv.cpu.engines.rank_tiles import Images, Tiling
+from implicit_conv.cpu.engines.image_rows import Images
+from implicit_conv.cpu.engines.rank_tiles import Tiling
 from implicit_conv.cpu.machine.arch import cpu_arch
+from implicit_conv.kernels.cpu.images.operator import ImageLaunch
 from implicit_conv.kernels.cpu.rank import operator
-from implicit_conv.kernels.cpu.rank.layout import CONSTANT, MOST_LEVELS, Level
-from implicit_conv.kernels.cpu.rank.operator import RankLaunch
+from implicit_conv.kernels.cpu.rank.layout import MOST_LEVELS, Level
 
-__all__ = ["CONSTANT", "Images", "RankLaunch", "extremes", "ranks"]
-
-MOST_SCRATCH = 16 << 20  # bytes of a tile, which a window may ask for
 DIRECT_TAPS = 6  # of an extremum that is one level, at most
 STEP_TAPS = 4  # of each level of one that has several
 # Elements of windows that are sorted by exchanges, at most, by the bytes of an element: code with
@@ -50,17 +49,20 @@ def _steps(extent: int) -> list[tuple[int, list[int]]]:
     return steps
 
 
-def extremes(images: Images, smallest: bool, threads: int) -> RankLaunch | None:
+def _check(images: Images, zeros: bool) -> tuple[Any, ...] | None:
+    """The part that checks elements, if they are floats: NaN has no order, and zeros of both signs
+    none for ranks.
+    """
+    return operator.check(images.x, zeros) if images.x[0] == "f" else None
+
+
+def extremes(images: Images, smallest: bool, checked: bool, threads: int) -> ImageLaunch | None:
     """The launch of a filter of one axis or two, first along rows below each other, then along
-    rows; None if the window is too large.
+    rows; None if the window is too large. Images that are `checked` need no check.
     """
     tiling = Tiling(images, False, True, _threads(images, sum(images.kernel), threads))
     down, along = _steps(tiling.window), _steps(tiling.taps)
-    if (
-        tiling.scratch > MOST_SCRATCH
-        or tiling.has_short_rows
-        or len(down) + len(along) > MOST_LEVELS
-    ):
+    if not tiling.fits or len(down) + len(along) > MOST_LEVELS:
         return None
     made = [
         (
@@ -75,29 +77,25 @@ def extremes(images: Images, smallest: bool, threads: int) -> RankLaunch | None:
     levels = [
         (level._replace(to=(1 - i % 2) * tiling.area), taps) for i, (level, taps) in enumerate(made)
     ]
-    return tiling.launch(
-        [operator.extreme(images.dtype, smallest)] * len(levels), levels, zeros=False
-    )
+    parts = [operator.extreme(images.x, smallest)] * len(levels)
+    return tiling.launch(parts, levels, None if checked else _check(images, zeros=False))
 
 
-def ranks(images: Images, rank: int, threads: int) -> RankLaunch | None:
+def ranks(images: Images, rank: int, threads: int) -> ImageLaunch | None:
     """The launch of a filter that selects the elements of a rank, of which 0 is the smallest; None
     if the window is too large.
     """
-    elements, dtype = math.prod(images.kernel), images.dtype
+    elements, dtype = math.prod(images.kernel), images.x
     threads = _threads(images, elements, threads)
     size = np.dtype(dtype).itemsize
     if elements > MOST_EXCHANGED[size]:
         if elements > MOST_COUNTED[size]:
             return None
-        return _by_counts(Tiling(images, False, False, threads), rank)
+        return _by_counts(Tiling(images, False, False, threads), images, rank)
     tiling = Tiling(images, True, False, threads)
-    height, columns, vector = (
-        tiling.window,
-        tiling.planes * tiling.taps,
-        cpu_arch().vector_bits // 8,
-    )
-    if tiling.scratch > MOST_SCRATCH or tiling.has_short_rows:
+    height, columns = tiling.window, tiling.planes * tiling.taps
+    vector = cpu_arch().vector_bits // 8
+    if not tiling.fits:
         return None
     plane = tiling.plane * tiling.planes
     down = [i * tiling.pitch for i in range(height)]
@@ -109,17 +107,16 @@ def ranks(images: Images, rank: int, threads: int) -> RankLaunch | None:
         operator.sort_columns(dtype, vector, height),
         operator.select(dtype, vector, columns, height, rank),
     ]
-    return tiling.launch(parts, [(sorting, down), (Level(), taps)], zeros=True)
+    return tiling.launch(parts, [(sorting, down), (Level(), taps)], _check(images, zeros=True))
 
 
-def _by_counts(tiling: Tiling, rank: int) -> RankLaunch | None:
+def _by_counts(tiling: Tiling, images: Images, rank: int) -> ImageLaunch | None:
     """The launch of a filter whose elements are found by counts."""
-    if tiling.scratch > MOST_SCRATCH or tiling.has_short_rows:
+    if not tiling.fits:
         return None
-    dtype = tiling.images.dtype
     rows = (tiling.planes - 1) * tiling.loaded + tiling.window - 1
     making = Level(rows=rows, width=tiling.halo, to=tiling.area)
     counting = Level(rank=rank)
-    parts = [operator.keys(dtype), operator.count(dtype)]
+    parts = [operator.keys(images.x), operator.count(images.x)]
     taps = tiling.along_planes(tiling.window)
-    return tiling.launch(parts, [(making, []), (counting, taps)], zeros=True)
+    return tiling.launch(parts, [(making, []), (counting, taps)], _check(images, zeros=True))

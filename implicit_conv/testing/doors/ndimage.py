@@ -98,9 +98,15 @@ class Call:
         DifferenceError
             An element, a shape, a dtype or the type of an error differs, or the image was changed.
         """
-        from implicit_conv.cpu.engines import image_filters, image_rows
+        from implicit_conv.cache import IMAGES
+        from implicit_conv.cpu.engines import (
+            image_filters,
+            image_passes,
+            image_rows,
+            rank_filters,
+            rank_tiles,
+        )
         from implicit_conv.ndimage import calls, rank_worth, worth
-        from implicit_conv.process.cache import IMAGES
 
         always: Callable[..., bool] = lambda *_: True  # noqa: E731
         # Calls that come again are made as anywhere: the first one of a small image may be scipy's.
@@ -113,7 +119,11 @@ class Call:
             mock.patch.object(calls, "LARGE", large),
             mock.patch.multiple(rank_worth, box=always, wide=always, along=always, ranked=always),
             mock.patch.object(image_filters, "PRODUCTS_PER_THREAD", 1),
-            mock.patch.multiple(image_rows, **_cut(self.tile)),
+            mock.patch.object(image_rows, "LONG_ROW", 4 if self.tile else 32),
+            mock.patch.multiple(image_passes, **_cut(self.tile)),
+            mock.patch.object(rank_filters, "WORK_PER_THREAD", 1),
+            mock.patch.object(rank_tiles, "TILE_BYTES", self.tile or rank_tiles.TILE_BYTES),
+            mock.patch.object(rank_tiles, "SCRATCH_BYTES", 1 if self.tile else 256 << 10),
             implicit_conv.config(num_threads=2),
             self.turns.guarded(scratch=True),
             _watched() as watch,
@@ -219,17 +229,17 @@ def _watched() -> Iterator[Watch]:
         noted(watch, filters, "run", STEPS),
         noted(watch, filters, "new_chain", FIRST),
         noted(watch, ranks, "compute", RANKED),
-        noted(watch, ranks, "_chain", FIRST),
+        noted(watch, ranks, "_launches", FIRST),
         mock.patch.object(calls, "call", called),
     ):
         yield watch
 
 
 def _cut(tile: int) -> dict[str, Any]:
-    """How images are cut into tiles, by the names of the engine."""
+    """How images are cut into tiles, by the names of the engine of sums."""
     if tile == 0:
-        return {"LONG_ROW": 32}
-    return {"PITCH_BYTES": tile, "BATCH_BYTES": 1, "LEAST_BATCH": 1, "LONG_ROW": 4}
+        return {"LEAST_BATCH": 8}
+    return {"PITCH_BYTES": tile, "BATCH_BYTES": 1, "LEAST_BATCH": 1}
 
 
 def draw(dice: Dice) -> Call:

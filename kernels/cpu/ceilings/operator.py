@@ -13,14 +13,13 @@ from implicit_conv.kernels.cpu.runtime.call import Call, Input, Output, Scratch,
 from implicit_conv.kernels.cpu.runtime.code import code
 from implicit_conv.kernels.cpu.runtime.launch import launch
 from implicit_conv.kernels.cpu.runtime.pool import aligned_bytes
-from implicit_conv.kernels.geometry import Geometry
+from implicit_conv.kernels.geometry import NO_GEOMETRY
 
 CHAINS = 12  # independent sums: 4 cycles of latency x 2 FMAs a cycle need 8; 16 registers hold 12
 STEPS = 8  # FMAs of each chain in one iteration of the loop
 TURNS = 1 << 15  # iterations of the loop: 0.3 ms, so that the cost of a launch is negligible
 ITEMS = 8  # work items of a thread
 LINES = 64 * (CHAINS + 2)  # bytes of a thread's memory: the sums, a factor and an addend
-NO_GEOMETRY = Geometry(*[0] * (len(Geometry._fields)))
 
 
 class Fmas:

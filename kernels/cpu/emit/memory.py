@@ -155,6 +155,20 @@ def stack(typingctx: Any, size: Any) -> Intrinsic:
 
 
 @functools.cache
+def record_at(dtype: Any) -> Any:
+    """An intrinsic (address): the record of this dtype of numpy there."""
+    record = internals.from_dtype(dtype)
+
+    def record_there(typingctx: Any, address: Any) -> Intrinsic:
+        def codegen(context: Any, builder: ir.IRBuilder, _: Any, args: Values) -> Any:
+            return builder.inttoptr(args[0], context.get_value_type(record))
+
+        return record(INT), codegen
+
+    return intrinsic(record_there)
+
+
+@functools.cache
 def copy_bytes(size: int) -> Any:
     """An intrinsic (destination, source): copy `size` bytes, unaligned addresses allowed."""
     kind = ir.IntType(8 * size) if size <= I64.width // 8 else ir.VectorType(I64, size // 8)

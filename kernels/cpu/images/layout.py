@@ -1,7 +1,9 @@
-"""What callers know of filters of images: the orders of sums, and the record of a launch.
+"""What callers know of filters of images: how images are cut into tiles, and the orders of sums.
 
 A row is contiguous along the last axis, and its elements are the lanes of vectors. A window has
-`window` rows of each of `planes` planes.
+`window` rows of each of `planes` planes. Work items are tiles of rows: (outer axes, strip of rows,
+tile of columns). All filters are cut and loaded alike, those that order elements too; a filter of
+sums goes on with
 
     load      rows of x, converted to the dtype of the sums, with what surrounds the image
     before    sums along rows, of windows one row high (none, unless it is the first of two passes)
@@ -9,19 +11,14 @@ A row is contiguous along the last axis, and its elements are the lanes of vecto
     after     sums along rows (none, unless it is the second of two passes)
     store     rows, converted to the dtype of y
 
-Between passes elements are rounded to those of y, as if the first pass had been stored. Work items
-are tiles of rows: (outer axes, strip of rows, tile of columns). A thread keeps `batch` rows of the
-middle pass at once, and moves those that the next ones share.
+Between passes elements are rounded to those of y, as if the first pass had been stored. A thread
+keeps `batch` rows of the middle pass at once, and moves those that the next ones share.
 """
 
 from __future__ import annotations
 
 import enum
-from typing import Any, NamedTuple
-
-import numpy as np
-
-from implicit_conv.kernels.cpu.runtime.call import BLOB
+from typing import NamedTuple
 
 BLOCK_BYTES = 256  # of a block: 4 sums in vectors of 64 bytes hide the latency of an addition
 CONSTANT = -1  # as the pixel of a position: what lies outside the image
@@ -43,6 +40,30 @@ class Order(enum.Enum):
     ALONG = "means of elements beside each other: the next one enters the sum, the first leaves"
 
 
+class Cut(NamedTuple):
+    """How images are cut into tiles; sizes of rows are in elements, pitches in bytes."""
+
+    outer: int = 0  # address: for each index the offset of y, then those of the planes of x
+    tiles: int = 0
+    tile: int = 0  # columns of a tile
+    columns: int = 0
+    borders: int = 0  # address: that of the table of each tile; see `compiled.tiles`
+    strips: int = 0
+    strip: int = 0  # rows of a strip
+    rows: int = 0
+    sources: int = 0  # address: the row of x that each position repeats, from the first one on
+    x_row: int = 0  # byte strides of rows
+    y_row: int = 0
+    x_size: int = 0  # bytes of elements
+    y_size: int = 0
+    size: int = 0  # bytes of elements of loaded rows
+    planes: int = 1
+    window: int = 1
+    halo: int = 0  # columns that loaded rows have more than a tile
+    pitch: int = 0  # of rows in scratch memory
+    constant: int = 0  # address: a row of what lies outside the image
+
+
 class Taps(NamedTuple):
     """The taps of a pass, by the addresses of their offsets in bytes, two a tap, and weights."""
 
@@ -52,28 +73,10 @@ class Taps(NamedTuple):
 
 
 class Filter(NamedTuple):
-    """What items read; sizes of rows are in elements, pitches in bytes."""
+    """What items of a filter of sums read."""
 
-    outer: int = 0  # address: for each index the offset of y, then those of the planes of x
-    tiles: int = 0
-    tile: int = 0  # columns of a tile
-    columns: int = 0
-    borders: int = 0  # address: that of the table of each tile; see `compiled.rows`
-    strips: int = 0
-    strip: int = 0  # rows of a strip
-    rows: int = 0
-    sources: int = 0  # address: the row of x that each position repeats, from the first one on
-    x_row: int = 0  # byte strides of rows
-    y_row: int = 0
-    x_size: int = 0  # bytes of elements
-    y_size: int = 0
-    size: int = 0
-    planes: int = 1
-    window: int = 1
+    cut: Cut = Cut()
     batch: int = 1
-    pitch: int = 0  # of rows in scratch memory
-    constant: int = 0  # address: a row of what lies outside the image
-    halo: int = 0  # columns that loaded rows have more than a tile
     together: int = 1  # rows of which the last pass makes sums at once
     rounds: int = 0  # 1: elements are rounded between passes
     outside: int = 0  # 1: the last pass reads the constant where it is outside the image
@@ -82,17 +85,7 @@ class Filter(NamedTuple):
     after: Taps = Taps()
 
 
-def _record(fields: Any) -> np.dtype[Any]:
-    return np.dtype(
-        [
-            (name, _record(value) if isinstance(value, tuple) else np.int64)
-            for name, value in zip(fields._fields, fields, strict=True)
-        ]
-    )
-
-
-LAUNCH = np.dtype([("item", np.int64), ("call", BLOB["call"]), ("filter", _record(Filter()))])
 RUNS, COPIES, BEHIND, BEYOND, TABLE_HEADER = range(5)  # the first words of the table of a tile
-# Slots of the parts.
+# Slots of the parts: LOAD is that of all filters.
 LOAD, ROUND, STORE, SUMS, SLOTS = 0, 1, 2, 3, 6
 BEFORE, MIDDLE, AFTER = range(SUMS, SLOTS)

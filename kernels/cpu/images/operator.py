@@ -1,43 +1,54 @@
-"""Launches of filters of images."""
+"""Launches of filters of images, and the parts of those of sums."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from implicit_conv.kernels.cpu.images.layout import (
-    AFTER,
-    BEFORE,
-    LAUNCH,
-    LOAD,
-    MIDDLE,
-    ROUND,
-    SLOTS,
-    STORE,
-    Filter,
-    Order,
-)
-from implicit_conv.kernels.cpu.runtime import active_threads, launch
-from implicit_conv.kernels.cpu.runtime.code import code, python_code
-from implicit_conv.kernels.cpu.runtime.layout import round_up
+from implicit_conv.kernels.cpu.images.layout import AFTER, BEFORE, LOAD, MIDDLE, ROUND, STORE, Order
+from implicit_conv.kernels.cpu.runtime.call import Call, record_of
+from implicit_conv.kernels.cpu.runtime.code import code
+from implicit_conv.kernels.cpu.runtime.launch import Launch, address
+from implicit_conv.kernels.cpu.runtime.layout import LINE, ScratchLayout
 from implicit_conv.kernels.cpu.runtime.pool import POOL
+from implicit_conv.kernels.geometry import NO_GEOMETRY
+
+Parts = dict[int, tuple[Any, ...]]  # by slot, what makes a part, and the arguments of this
+
+FILTER = ".images.compiled.rows:make_filter"  # what makes the entry of a filter of sums
 
 
-class Kinds(NamedTuple):
-    """What parts depend on: the dtypes of x, sums and y, whether products may be added without
-    rounding and results are the nearest integers, and the orders of the passes, None for one that
-    is none.
+def parts_of(
+    dtypes: tuple[str, str, str],
+    fma: bool,
+    nearest: bool,
+    orders: Sequence[Order | None],
+    rounds: bool,
+) -> Parts:
+    """The parts of a filter of sums: `dtypes` are those of x, sums and y, and `orders` those of the
+    passes, None for one that is none. `fma` says whether products may be added without rounding,
+    `nearest` whether results are the nearest integers, and `rounds` whether elements are rounded
+    between passes.
     """
+    x, sums, y = dtypes
+    parts: Parts = {
+        LOAD: (".images.compiled.elements:make_load_elements", x, sums),
+        STORE: (".images.compiled.elements:make_store_row", sums, y, nearest),
+    }
+    if rounds:
+        parts[ROUND] = ".images.compiled.elements:make_round_row", sums, y
+    for slot, order in zip((BEFORE, MIDDLE, AFTER), orders, strict=True):
+        if order is not None:
+            size = np.dtype(sums).itemsize
+            parts[slot] = ".images.compiled.sums:make_sum_rows", order, size, fma
+    return parts
 
-    x: str
-    sums: str
-    y: str
-    fma: bool
-    nearest: bool
-    before: Order | None
-    middle: Order | None
-    after: Order | None
+
+def copy(size: int) -> tuple[Any, ...]:
+    """The part that loads elements of `size` bytes as they are."""
+    return ".images.compiled.tiles:make_copy_elements", size
 
 
 class ImageLaunch:
@@ -51,55 +62,46 @@ class ImageLaunch:
 
     def __init__(
         self,
-        kinds: Kinds,
-        fields: Filter,
+        entry: str,
+        parts: Parts,
+        fields: Any,
         items: int,
         scratch: int,
         threads: int,
         keep: Any,
-        in_place: bool,
+        *,
+        in_place: bool = False,
+        checks: bool = False,
     ) -> None:
-        """`scratch` are the bytes of a thread, and `keep` owns what addresses point to.
+        """`entry` is what makes the entry, and `fields` are what items read. `scratch` are the
+        bytes of a thread, and `keep` owns what addresses point to. A launch that `checks` elements
+        has a cache line for each thread at the address of panels, not zero once a check has failed.
 
         Raises
         ------
         CompilationError
             This thread must not compile; see `preparation`.
         """
-        self.in_place = in_place
-        table = np.zeros(SLOTS, np.int64)
-        parts: dict[int, tuple[Any, ...]] = {
-            LOAD: (".images.compiled.elements:make_load_row", kinds.x, kinds.sums),
-            ROUND: (".images.compiled.elements:make_round_row", kinds.sums, kinds.y),
-            STORE: (".images.compiled.elements:make_store_row", kinds.sums, kinds.y, kinds.nearest),
-        }
-        size = np.dtype(kinds.sums).itemsize
-        for slot, order in ((BEFORE, kinds.before), (MIDDLE, kinds.middle), (AFTER, kinds.after)):
-            if order is not None:
-                parts[slot] = ".images.compiled.sums:make_sum_rows", order, size, kinds.fma
-        for slot, (maker, *arguments) in parts.items():
-            if slot != ROUND or fields.rounds:
-                table[slot] = code(maker, *arguments).address()
-        blob = np.zeros(1, LAUNCH)
-        call = blob["call"]
-        call["kernels"], call["items"] = table.ctypes.data, items
-        call["thread_counts"] = active_threads.ADDRESS
-        call["scratch"]["bytes"] = scratch
-        blob["filter"] = tuple(
-            tuple(value) if isinstance(value, tuple) else value for value in fields
-        )
-        self._blob, self._keep = blob, (table, keep)
-        self._entry = code(".images.compiled.rows:make_filter").address()
-        self._run = python_code(".images.compiled.rows:make_run")
-        self._threads, self._bytes = threads, round_up(LAUNCH.itemsize) + threads * scratch
-        if threads > 1:
-            launch.make_once()
+        self.in_place, self._passed = in_place, bytes(checks * threads * LINE)
+        table = np.zeros(1 + max(parts), np.int64)
+        for slot, part in parts.items():
+            table[slot] = code(*part).address()
+        record = np.array(_nested(fields), record_of(fields))
+        call = Call(kernels=table.ctypes.data, image=record.ctypes.data, items=items)
+        layout, kept = ScratchLayout(scratch), (table, record, keep)
+        self._launch = Launch(code(entry).address(), NO_GEOMETRY, layout, threads, call, kept)
 
-    def run(self, x: Any, y: Any) -> None:
-        """Filter arrays, or memory at addresses."""
-        block = POOL.take(self._bytes)
+    def run(self, x: Any, y: Any) -> bool:
+        """Filter x into y, arrays; returns False where a check has failed: y is not the result."""
+        failed = np.zeros(len(self._passed), np.uint8) if self._passed else None
+        block = POOL.take(self._launch.bytes)
         try:
-            starter = launch.starter_for(self._threads)
-            self._run(self._blob, self._entry, x, y, block.address, self._threads, starter)
+            noted = 0 if failed is None else address(failed)
+            self._launch.run(block.address, address(x), 0, address(y), noted)
         finally:
             POOL.give(block)
+        return failed is None or failed.tobytes() == self._passed
+
+
+def _nested(fields: Any) -> tuple[Any, ...]:
+    return tuple(_nested(value) if isinstance(value, tuple) else value for value in fields)

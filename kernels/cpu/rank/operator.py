@@ -1,17 +1,10 @@
-"""Launches of filters that order elements."""
+"""The parts of filters that order elements."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from implicit_conv.kernels.cpu.rank.layout import CHECK, LAUNCH, SLOTS, Filter
-from implicit_conv.kernels.cpu.runtime import active_threads, launch
-from implicit_conv.kernels.cpu.runtime.code import code, python_code
-from implicit_conv.kernels.cpu.runtime.layout import round_up
-from implicit_conv.kernels.cpu.runtime.pool import POOL
+FILTER = ".rank.compiled.tiles:make_filter"  # what makes the entry
 
 
 def extreme(dtype: str, smallest: bool) -> tuple[Any, ...]:
@@ -42,53 +35,3 @@ def count(dtype: str) -> tuple[Any, ...]:
 def check(dtype: str, zeros: bool) -> tuple[Any, ...]:
     """The part that finds NaN, and if `zeros` -0.0."""
     return ".rank.compiled.checks:make_checked_rows", dtype, zeros
-
-
-class RankLaunch:
-    """A filter that is ready for images of one shape with these strides."""
-
-    def __init__(
-        self,
-        parts: Sequence[tuple[Any, ...]],
-        check: tuple[Any, ...] | None,
-        fields: Filter,
-        items: int,
-        scratch: int,
-        threads: int,
-        keep: Any,
-    ) -> None:
-        """`parts` are those of the levels, `check` that of loaded elements. `scratch` are the bytes
-        of a thread, and `keep` owns the memory that addresses point to.
-
-        Raises
-        ------
-        CompilationError
-            This thread must not compile; see `preparation`.
-        """
-        table = np.zeros(SLOTS, np.int64)
-        for slot, part in (*enumerate(parts), (CHECK, check)):
-            if part is not None:
-                table[slot] = code(*part).address()
-        blob = np.zeros(1, LAUNCH)
-        call = blob["call"]
-        call["kernels"], call["items"] = table.ctypes.data, items
-        call["thread_counts"] = active_threads.ADDRESS
-        call["scratch"]["bytes"] = scratch
-        blob["filter"] = tuple(fields)
-        self._blob, self._keep = blob, (table, keep)
-        self._entry = code(".rank.compiled.tiles:make_filter").address()
-        self._run = python_code(".rank.compiled.tiles:make_run")
-        self._threads, self._bytes = threads, round_up(LAUNCH.itemsize) + threads * scratch
-        if threads > 1:
-            launch.team()  # so that a call starts no threads
-
-    def run(self, x: Any, y: Any) -> bool:
-        """Filter arrays, or memory at addresses; returns whether all elements have an order. Where
-        they have none, y is not the result.
-        """
-        block = POOL.take(self._bytes)
-        arguments = self._blob, self._entry, x, y, block.address, self._threads
-        try:
-            return self._run(*arguments, launch.starter_for(self._threads)) == 0
-        finally:
-            POOL.give(block)

@@ -177,6 +177,7 @@ class Call(NamedTuple):
     activation: int = 0  # (kind, low, high) as float64
     record: int = 0  # debug build: [count, capacity, then the fields of each load]
     zeros: int = 0  # a panel of zeros
+    image: int = 0  # what items of filters of images read: see images/layout.py
     thread_counts: int = 0  # how many threads run, and how many CPUs there are; see entry.py
 
     # Elements, and the division of the work.
@@ -213,11 +214,11 @@ def _names(fields: Any, prefix: str = "") -> Iterator[str]:
             yield prefix + name
 
 
-def _record(fields: Any) -> np.dtype[Any]:
+def record_of(fields: Any) -> np.dtype[Any]:
     """The record with the fields of nested families."""
     return np.dtype(
         [
-            (name, _record(value) if isinstance(value, tuple) else np.int64)
+            (name, record_of(value) if isinstance(value, tuple) else np.int64)
             for name, value in zip(fields._fields, fields, strict=True)
         ]
     )
@@ -237,7 +238,7 @@ X, W, Y, PANELS, BIAS, SCALE, SHIFT, RESIDUAL, SCRATCH, THREAD_COUNTS, FLUSHES =
 
 # The record that compiled code gets a pointer to.
 _GEOMETRY = np.dtype([(name, np.int64) for name in Geometry._fields])
-BLOB = np.dtype([("item", np.int64), ("call", _record(Call())), ("geometry", _GEOMETRY)])
+BLOB = np.dtype([("item", np.int64), ("call", record_of(Call())), ("geometry", _GEOMETRY)])
 
 
 # The first fields of a Call are families, as are its last ones; those between are numbers.

@@ -29,8 +29,9 @@ from implicit_conv.kernels.cpu.runtime.layout import ScratchLayout
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.preparation import checkpoint, prepare
 
-start, run_counted = (
-    python_code(f".runtime.compiled.start:make_{name}") for name in ("start", "run_counted")
+start, run_counted, address = (
+    python_code(f".runtime.compiled.start:make_{name}")
+    for name in ("start", "run_counted", "address")
 )
 same_arrays.use(
     same_arrays.differing

@@ -26,6 +26,10 @@ class Context:
     def get_dummy_value(self) -> None:
         """The value of an intrinsic that returns nothing."""
 
+    def get_value_type(self, kind: types.Record) -> ir.Type:
+        """The type of a pointer to a record."""
+        return BYTES
+
 
 class Callee(NamedTuple):
     """A translated function."""

@@ -15,11 +15,11 @@ from implicit_conv.kernels.cpu.emit import masks
 from implicit_conv.kernels.cpu.emit.internals import get_or_insert_function, ir
 from implicit_conv.kernels.cpu.emit.vector import BYTES, I32, SCALAR, Builder, Emitter, Value, i64
 from implicit_conv.kernels.cpu.images.compiled.sums import emitter
-from implicit_conv.kernels.cpu.images.layout import LOAD, ROUND, STORE
+from implicit_conv.kernels.cpu.images.compiled.tiles import load_elements
+from implicit_conv.kernels.cpu.images.layout import ROUND, STORE
 from implicit_conv.kernels.cpu.runtime.compiled.part import declare
 from implicit_conv.kernels.cpu.runtime.compiled.source import Source, emitted
 
-load_row = declare(LOAD, "load_row", "to at count")
 round_row = declare(ROUND, "round_row", "to at count")
 store_row = declare(STORE, "store_row", "to at count")
 
@@ -105,10 +105,12 @@ def _by_vectors(
     return emitted(name, emit)
 
 
-def make_load_row(dtype: str, sums: str) -> Source:
+def make_load_elements(dtype: str, sums: str) -> Source:
     """The part that loads elements of `dtype` as sums."""
     itemsize = np.dtype(sums).itemsize
-    return _by_vectors(load_row, itemsize, dtype, sums, lambda e, value: widen(e, dtype, value))
+    return _by_vectors(
+        load_elements, itemsize, dtype, sums, lambda e, value: widen(e, dtype, value)
+    )
 
 
 def nearest(e: Emitter, dtype: str, value: Value) -> Value:
