@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 from types import EllipsisType, TracebackType
 from typing import Literal, ParamSpec, TypeVar
 
-from implicit_conv.kernels.disk_folder import largest_folder
 from implicit_conv.kernels.sources import COMPILERS, TRANSLATOR
 from implicit_conv.problem.options import ALGORITHMS, Algorithm
 from implicit_conv.process.cache import cached_property
+from implicit_conv.process.disk_folder import largest_folder
 from implicit_conv.process.preparation import hold_through_forks
 
 P = ParamSpec("P")

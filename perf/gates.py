@@ -118,8 +118,8 @@ def engine_counts(arch: str) -> Numbers:
     It must run in a process with its own empty kernel cache, because it counts the files there to
     find the number of compiled kernels.
     """
-    from implicit_conv.kernels.disk import store
-    from implicit_conv.kernels.disk_folder import KERNEL
+    from implicit_conv.process.disk import store
+    from implicit_conv.process.disk_folder import KERNEL
     from perf.counting import count
 
     found: Numbers = {}

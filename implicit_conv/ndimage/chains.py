@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array
-from implicit_conv.cache import IMAGES
+from implicit_conv.process.cache import IMAGES
 from implicit_conv.settings import current
 
 T = TypeVar("T")

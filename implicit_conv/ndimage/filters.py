@@ -13,6 +13,9 @@ from typing import Any
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array
+from implicit_conv.cpu.engines.image_filters import ImageLaunch, launch_of
+from implicit_conv.cpu.engines.image_passes import Format
+from implicit_conv.cpu.machine.arch import available_threads
 from implicit_conv.ndimage.borders import MODES, WRAP
 from implicit_conv.ndimage.chains import chain_for
 from implicit_conv.ndimage.passes import (
@@ -23,8 +26,6 @@ from implicit_conv.ndimage.passes import (
     pass_of,
     sums_of,
 )
-from implicit_conv.operators.image_filters import Format, ImageLaunch, launch_of
-from implicit_conv.operators.threads import available_threads
 from implicit_conv.settings import current
 
 INPUTS = frozenset("?bBhHiIlLqQfd")  # the dtypes of scipy's C, by numpy's characters

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array
-from implicit_conv.cpu.engines.image_filters import Format, launch_of
+from implicit_conv.cpu.engines.image_filters import launch_of
+from implicit_conv.cpu.engines.image_passes import Format
 from implicit_conv.cpu.machine.arch import available_threads
 from implicit_conv.ndimage.borders import OUTSIDE
 from implicit_conv.ndimage.filters import store

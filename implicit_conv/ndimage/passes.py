@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array
-from implicit_conv.cpu.engines.image_filters import Order, Pass
+from implicit_conv.cpu.engines.image_filters import Order
+from implicit_conv.cpu.engines.image_passes import Pass
 from implicit_conv.ndimage.borders import CONSTANT, pixels
 
 # Weights of at most this size count as zero, and as equal if they differ by as much, in scipy's C.

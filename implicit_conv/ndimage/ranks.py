@@ -17,11 +17,12 @@ from typing import NamedTuple
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array
+from implicit_conv.cpu.engines import rank_filters
+from implicit_conv.cpu.engines.image_filters import ImageLaunch
+from implicit_conv.cpu.engines.image_rows import Images
+from implicit_conv.cpu.machine.arch import available_threads
 from implicit_conv.ndimage.borders import MODES, pixels
 from implicit_conv.ndimage.chains import chain_for
-from implicit_conv.operators import image_filters
-from implicit_conv.operators.image_filters import ImageLaunch, Images
-from implicit_conv.operators.threads import available_threads
 from implicit_conv.settings import current
 
 KINDS = {"b": (1,), "u": (1, 2, 4), "i": (1, 2, 4), "f": (4, 8)}  # bytes of elements
@@ -115,9 +116,9 @@ def _launches(x: Array, window: Window, y: Array) -> list[ImageLaunch]:
         images = Images(x.shape, x_strides, y_strides, *dtypes, own, sources, constant)
         if extreme:
             checked = bool(launches)
-            launch = image_filters.extremes(images, window.rank == 0, checked, threads)
+            launch = rank_filters.extremes(images, window.rank == 0, checked, threads)
         else:
-            launch = image_filters.ranks(images, window.rank, threads)
+            launch = rank_filters.ranks(images, window.rank, threads)
         if launch is None:
             return []
         launches.append(launch)

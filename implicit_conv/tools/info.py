@@ -30,8 +30,8 @@ def describe(gpu_kernels: bool = False) -> str:
     """The lines that `info` prints, those of GPU kernels only on demand."""
     from implicit_conv.cpu.machine.arch import BFLOAT16, cpu_arch, cpu_features
     from implicit_conv.kernels.cpu.runtime.active_threads import borrowed_name, cpu_count
-    from implicit_conv.kernels.disk import store
-    from implicit_conv.kernels.disk_folder import KERNEL
+    from implicit_conv.process.disk import store
+    from implicit_conv.process.disk_folder import KERNEL
 
     arch, features, kernels = cpu_arch(current().num_threads), cpu_features(), store()
     trouble, parts = kernels.trouble(), kernels.files(KERNEL)

@@ -11,9 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from implicit_conv.cpu.candidates.phrases import count
-from implicit_conv.kernels.disk import Store, store
-from implicit_conv.kernels.disk_folder import CHOICE, KERNEL, TEMPORARY, TIMES, VARIABLE, File
+from implicit_conv.kernels.sources import is_present
 from implicit_conv.problem.options import Layout
+from implicit_conv.process.disk import Store, store
+from implicit_conv.process.disk_folder import CHOICE, KERNEL, TEMPORARY, TIMES, VARIABLE, File
 from implicit_conv.timing import show
 
 
@@ -38,7 +39,7 @@ def describe(kernels: Store) -> str:
     """The lines that `cache info` prints."""
     trouble = kernels.trouble()
     files, choices = kernels.files(KERNEL, TEMPORARY), kernels.files(CHOICE)
-    present = sum(file.is_present for file in files)
+    present = sum(is_present(file) for file in files)
     rows = {
         "folder": str(kernels.folder),
         "used": f"no, so every process compiles its kernels: {trouble}" if trouble else "yes",

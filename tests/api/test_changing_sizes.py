@@ -12,12 +12,12 @@ import implicit_conv as ic
 from implicit_conv.cpu.engines import kinds
 from implicit_conv.cpu.plan import planner, tuning_cache
 from implicit_conv.kernels.cpu.runtime import code
-from implicit_conv.kernels.disk import Store
 from implicit_conv.operators import dispatch
 from implicit_conv.problem import reference
 from implicit_conv.problem.options import LAYOUTS_OF
 from implicit_conv.problem.problem import Problem
 from implicit_conv.process import cache, preparation
+from implicit_conv.process.disk import Store
 
 # Kinds: (function, shape of x without its sizes, shape of w, options, extents of the sizes).
 KINDS = {

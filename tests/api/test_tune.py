@@ -11,8 +11,8 @@ import pytest
 import implicit_conv as ic
 from implicit_conv.cpu.candidates.candidate import Query
 from implicit_conv.cpu.plan import tuning, tuning_cache
-from implicit_conv.kernels.disk import Store
 from implicit_conv.process.cache import clear
+from implicit_conv.process.disk import Store
 
 X, W = (1, 16, 12, 12), (16, 16, 3, 3)
 

@@ -12,10 +12,10 @@ from implicit_conv.cpu.candidates.problem_views import spatial
 from implicit_conv.cpu.engines import fold, fold_blocks, phase_packing
 from implicit_conv.cpu.machine.arch import cpu_arch
 from implicit_conv.cpu.plan import tuning_cache
-from implicit_conv.kernels.disk import Store
 from implicit_conv.problem import reference
 from implicit_conv.problem.options import LAYOUTS_OF
 from implicit_conv.process import cache
+from implicit_conv.process.disk import Store
 from implicit_conv.testing import Case
 from implicit_conv.testing.check import check
 from implicit_conv.testing.draw import Dice

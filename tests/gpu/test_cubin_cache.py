@@ -10,7 +10,7 @@ import pytest
 
 from implicit_conv.gpu.cuda import cubin as cubins
 from implicit_conv.kernels import sources
-from implicit_conv.kernels.disk import Store
+from implicit_conv.process.disk import Store
 
 CC = (9, 0, "a")
 

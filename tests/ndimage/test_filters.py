@@ -11,11 +11,11 @@ scipy = pytest.importorskip("scipy.ndimage", reason="pip install '.[ndimage]'")
 
 import implicit_conv  # noqa: E402
 from implicit_conv import ndimage  # noqa: E402
-from implicit_conv.cache import IMAGES  # noqa: E402
 from implicit_conv.cpu.engines import image_filters, image_passes  # noqa: E402
 from implicit_conv.ndimage import filters, worth  # noqa: E402
 from implicit_conv.ndimage.entries import Entries  # noqa: E402
 from implicit_conv.ndimage.originals import COMPILED  # noqa: E402
+from implicit_conv.process.cache import IMAGES  # noqa: E402
 
 MODES = ("reflect", "mirror", "nearest", "wrap", "constant", "grid-wrap", "grid-constant")
 INPUTS = (*"?bBhHiIlLfd", ">f4", ">i2", ">u4", ">u8")

@@ -31,8 +31,8 @@ from sampling import count, sampled
 import implicit_conv
 from implicit_conv import clear_plan_cache
 from implicit_conv.arrays.arrays import numpy_dtype
-from implicit_conv.kernels.disk import store
 from implicit_conv.process import preparation
+from implicit_conv.process.disk import store
 from implicit_conv.testing.check import check, verify
 from implicit_conv.testing.draw import Deck
 from implicit_conv.testing.trial import compute, inputs

@@ -14,8 +14,8 @@ from implicit_conv.kernels.cpu.runtime import code
 from implicit_conv.kernels.cpu.runtime.code import METH_FASTCALL, Method, new_function
 from implicit_conv.kernels.cpu.runtime.compiled import source
 from implicit_conv.kernels.cpu.runtime.machine import machine, settings
-from implicit_conv.kernels.disk import Store
 from implicit_conv.kernels.sources import TRANSLATOR
+from implicit_conv.process.disk import Store
 
 CTYPES = {
     types.int64: ctypes.c_int64,

@@ -10,9 +10,9 @@ from processes import ROOT, run_python
 
 from implicit_conv.cpu.machine import times
 from implicit_conv.cpu.plan import tuning, tuning_cache
-from implicit_conv.kernels import disk
-from implicit_conv.kernels.disk import Store
-from implicit_conv.kernels.disk_folder import kernel_name
+from implicit_conv.kernels.sources import kernel_name
+from implicit_conv.process import disk
+from implicit_conv.process.disk import Store
 from implicit_conv.tools import info, kernel_cache, plans
 from implicit_conv.tools.cli import main
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from implicit_conv import plan_conv2d, tiles, timing
-from implicit_conv.kernels.disk import Store
+from implicit_conv.process.disk import Store
 from implicit_conv.tools import kernel_cache
 from implicit_conv.tools.cli import main
 from perf import terminal as perf_terminal

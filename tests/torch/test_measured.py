@@ -8,8 +8,8 @@ torch = pytest.importorskip("torch", minversion="2.13", reason="pip install '.[t
 
 import implicit_conv.torch as door  # noqa: E402
 from implicit_conv.cpu.machine import times as times_on_disk  # noqa: E402
-from implicit_conv.kernels.disk import Store  # noqa: E402
 from implicit_conv.process import cache  # noqa: E402
+from implicit_conv.process.disk import Store  # noqa: E402
 from implicit_conv.torch import first_calls, measured  # noqa: E402
 from implicit_conv.torch.measured import SIZES, Times  # noqa: E402
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 import numpy as np
 
 from implicit_conv.arrays.arrays import numpy_dtype
-from implicit_conv.cache import cached_property
 from implicit_conv.cpu.candidates.candidate import Candidate, Query, Request
 from implicit_conv.cpu.candidates.phrases import gradient_text
 from implicit_conv.cpu.candidates.problem_views import spatial
@@ -43,11 +42,12 @@ from implicit_conv.cpu.run.call import Placed
 from implicit_conv.cpu.run.packed import PackedFilter, packed_parts, part_starts
 from implicit_conv.errors import PlanError
 from implicit_conv.kernels.cpu.runtime.program import Room, Step, copied
-from implicit_conv.kernels.preparation import imports
 from implicit_conv.problem.options import Activation
 from implicit_conv.problem.phases import MOST_PHASES, Phase, is_covered, phase_count, phases_of
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import Load
+from implicit_conv.process.cache import cached_property
+from implicit_conv.process.preparation import imports
 
 if TYPE_CHECKING:
     from implicit_conv.cpu.engines.fold import Fold, Folds

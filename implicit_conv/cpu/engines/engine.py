@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from implicit_conv.arrays.arrays import Array, Binding, numpy_dtype
 from implicit_conv.arrays.integers import check_activation
-from implicit_conv.cache import cached_property
 from implicit_conv.cpu.candidates.candidate import Candidate, Formats, Method, Query, Request
 from implicit_conv.cpu.candidates.problem_views import in_own_axes, spatial
 from implicit_conv.cpu.engines.runner import Runner, parse_out_dtype
@@ -29,7 +28,6 @@ from implicit_conv.errors import PlanError
 from implicit_conv.kernels.cpu.runtime.pool import new_array
 from implicit_conv.kernels.cpu.runtime.program import Room, Step, array_at
 from implicit_conv.kernels.geometry import Epilogue
-from implicit_conv.kernels.preparation import imports, prepare
 from implicit_conv.problem.options import (
     ITEMSIZES,
     Activation,
@@ -38,6 +36,8 @@ from implicit_conv.problem.options import (
 )
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import Load
+from implicit_conv.process.cache import cached_property
+from implicit_conv.process.preparation import imports, prepare
 
 if TYPE_CHECKING:
     from implicit_conv.cpu.plan import tuning

@@ -44,10 +44,10 @@ from implicit_conv.cpu.run.call import Arrays, Placed, contiguous_strides, stand
 from implicit_conv.cpu.run.packed import PackedFilter
 from implicit_conv.kernels.cpu.runtime.program import Room, Step
 from implicit_conv.kernels.cpu.runtime.table import MOST_APART
-from implicit_conv.kernels.preparation import imports
 from implicit_conv.problem.options import ITEMSIZES, Activation, parse_activation
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import Load
+from implicit_conv.process.preparation import imports
 
 DTYPES = ("float32", "float64")
 # Costs of phases that their own estimates do not count, on an EPYC 9004 (Zen 4), 2026-11.

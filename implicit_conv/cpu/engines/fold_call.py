@@ -30,9 +30,9 @@ from implicit_conv.kernels.cpu.runtime.program import (
     located,
 )
 from implicit_conv.kernels.geometry import Epilogue, Geometry
-from implicit_conv.kernels.preparation import first, prepare
 from implicit_conv.problem.options import ITEMSIZES
 from implicit_conv.problem.problem import Problem
+from implicit_conv.process.preparation import first, prepare
 
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.runtime.launch import Launch

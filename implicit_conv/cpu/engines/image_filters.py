@@ -9,7 +9,7 @@ from implicit_conv.cpu.engines.image_passes import Format, Layout, Pass
 from implicit_conv.cpu.engines.image_rows import Tables
 from implicit_conv.kernels.cpu.images.layout import CONSTANT, Filter, Order, Taps
 from implicit_conv.kernels.cpu.images.operator import FILTER, ImageLaunch, parts_of
-from implicit_conv.kernels.preparation import prepare
+from implicit_conv.process.preparation import prepare
 
 __all__ = ["CONSTANT", "ImageLaunch", "Order", "launch_of"]
 

@@ -14,16 +14,16 @@ from dataclasses import replace
 from typing import Any
 
 from implicit_conv.arrays.arrays import Binding
-from implicit_conv.cache import ENGINES, PREPARED, SIZES, cached_property
 from implicit_conv.cpu.candidates.candidate import Candidate, Query
 from implicit_conv.cpu.candidates.kernel_method import missing_parts
 from implicit_conv.cpu.engines.engine import CpuEngine
 from implicit_conv.cpu.plan import planner
 from implicit_conv.cpu.plan.planner import Choice
 from implicit_conv.cpu.run.call import contiguous_strides
-from implicit_conv.kernels.preparation import prepare_later, prepares_later
 from implicit_conv.problem.options import ITEMSIZES, SPACE
 from implicit_conv.problem.problem import Problem
+from implicit_conv.process.cache import ENGINES, PREPARED, SIZES, cached_property
+from implicit_conv.process.preparation import prepare_later, prepares_later
 
 COMPILATION_SECONDS = 0.3  # that the kernels of a method take at most of one call
 TILINGS = 64  # of which one may have its kernels, as another one does not

@@ -16,9 +16,9 @@ from implicit_conv.cpu.plan import planner
 from implicit_conv.cpu.plan.input_gradients import INPUT_GRADIENTS
 from implicit_conv.cpu.run.call import Placed
 from implicit_conv.kernels.cpu.runtime.program import Room, Step, copied
-from implicit_conv.kernels.preparation import imports
 from implicit_conv.problem.options import Activation, activation_kind, parse_activation
 from implicit_conv.problem.problem import Problem
+from implicit_conv.process.preparation import imports
 
 
 @imports

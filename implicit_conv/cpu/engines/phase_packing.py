@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array, ordered
-from implicit_conv.cache import SIZED
 from implicit_conv.cpu.candidates.candidate import Refusal
 from implicit_conv.cpu.candidates.problem_views import spatial
 from implicit_conv.cpu.engines.engine import CpuEngine
@@ -34,8 +33,9 @@ from implicit_conv.kernels.cpu.runtime.program import (
     array_at,
     launched,
 )
-from implicit_conv.kernels.preparation import first, prepare
 from implicit_conv.problem.problem import Problem
+from implicit_conv.process.cache import SIZED
+from implicit_conv.process.preparation import first, prepare
 
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.runtime.launch import Launch

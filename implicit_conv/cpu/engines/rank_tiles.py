@@ -11,7 +11,7 @@ from implicit_conv.kernels.cpu.images.layout import LOAD
 from implicit_conv.kernels.cpu.images.operator import ImageLaunch, copy
 from implicit_conv.kernels.cpu.rank import operator
 from implicit_conv.kernels.cpu.rank.layout import BLOCK, CHECK, LEVELS, Filter, Level
-from implicit_conv.kernels.preparation import prepare
+from implicit_conv.process.preparation import prepare
 
 TILE_BYTES = 4 << 10  # of a row of a tile, about
 SCRATCH_BYTES = 256 << 10  # of a tile with its levels, about: a part of L2

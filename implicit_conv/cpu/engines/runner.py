@@ -36,7 +36,6 @@ from implicit_conv.arrays.integers import (
     out_dtypes,
     refuse_int32,
 )
-from implicit_conv.cache import cached_property, keep_call
 from implicit_conv.cpu.run.call import Call, Placed, contiguous_strides
 from implicit_conv.cpu.run.packed import PackedFilter, PackedOrder
 from implicit_conv.cpu.run.repeated import RepeatedArrays
@@ -54,9 +53,10 @@ from implicit_conv.kernels.cpu.runtime.program import (
     placed,
 )
 from implicit_conv.kernels.cpu.runtime.same_arrays import Record, can_record
-from implicit_conv.kernels.preparation import imports
 from implicit_conv.problem.options import ITEMSIZES
 from implicit_conv.problem.problem import Problem
+from implicit_conv.process.cache import cached_property, keep_call
+from implicit_conv.process.preparation import imports
 
 if TYPE_CHECKING:
     from implicit_conv.cpu.run.prepared import PreparedCall

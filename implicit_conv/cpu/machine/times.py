@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from implicit_conv.cpu.machine.arch import cpu_arch
 from implicit_conv.cpu.machine.compiler import compiled_target
-from implicit_conv.kernels.disk import store
-from implicit_conv.kernels.disk_folder import TIMES
 from implicit_conv.kernels.sources import digest, kernels_hash
 from implicit_conv.process.cache import cached_property
+from implicit_conv.process.disk import store
+from implicit_conv.process.disk_folder import TIMES
 from implicit_conv.process.preparation import first
 
 DIGITS = 32  # of digests, in names

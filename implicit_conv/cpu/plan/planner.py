@@ -31,12 +31,12 @@ from implicit_conv.cpu.methods.window_gemm import WindowGemm
 from implicit_conv.cpu.methods.winograd import LargeWinograd, Winograd
 from implicit_conv.cpu.run.call import Arrays
 from implicit_conv.errors import PlanError
-from implicit_conv.kernels.disk import store
-from implicit_conv.kernels.disk_folder import CHOICE
 from implicit_conv.problem.options import ALGORITHMS, PRECISIONS
 from implicit_conv.problem.parse import choice
 from implicit_conv.problem.problem import Problem
 from implicit_conv.process.cache import KINDS
+from implicit_conv.process.disk import store
+from implicit_conv.process.disk_folder import CHOICE
 from implicit_conv.process.preparation import imports
 
 # Under precision "strict" the first method that can run fixes the order of sums; later methods with

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from implicit_conv.cpu.candidates.candidate import Candidate, Query
 from implicit_conv.cpu.machine.compiler import compiled_target
-from implicit_conv.kernels.disk import Store, store
-from implicit_conv.kernels.disk_folder import CHOICE
 from implicit_conv.kernels.sources import digest
+from implicit_conv.process.disk import Store, store
+from implicit_conv.process.disk_folder import CHOICE
 from implicit_conv.process.preparation import first
 
 DIGITS, KIND_DIGITS = 32, 12  # of digests, in names

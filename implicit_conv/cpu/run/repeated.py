@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from implicit_conv.arrays.arrays import Array, RepeatedCall
 from implicit_conv.kernels.cpu.runtime.program import Access, Words
-from implicit_conv.kernels.preparation import imported, imports, prepare_later
+from implicit_conv.process.preparation import imported, imports, prepare_later
 
 if TYPE_CHECKING:
     from implicit_conv.cpu.run.call import Call

@@ -1,6 +1,6 @@
 """Compiled kernels: from the disk cache, else compiled and linked; loaded once per device.
 
-The disk cache is that of the CPU's kernels (kernels/disk.py), so the same rules hold: what a disk
+The disk cache is that of the CPU's kernels (process/disk.py), so the same rules hold: what a disk
 does never decides whether a call works. A kernel that is found there needs no compiler.
 """
 
@@ -16,11 +16,10 @@ from typing import Any
 
 from implicit_conv.gpu.cuda import driver
 from implicit_conv.kernels import sources
-from implicit_conv.kernels.disk import store
-from implicit_conv.kernels.disk_folder import kernel_name
 from implicit_conv.kernels.gpu.sizes import DUMP_THREADS
 from implicit_conv.kernels.gpu.targets import target_name
 from implicit_conv.kernels.gpu.variant import Variant
+from implicit_conv.process.disk import store
 
 COMPILERS = ("numba", "numba-cuda", "llvmlite", "nvidia-nvvm", "nvidia-nvjitlink")
 LIBRARIES = {"nvidia-nvvm": "nvvm", "nvidia-nvjitlink": "nvjitlink"}  # modules of cuda.bindings
@@ -87,7 +86,7 @@ def _entry_name(kernel: str, cc: Capability, threads: int) -> str:
         return ""
     settings = sorted(item for item in os.environ.items() if item[0].startswith("NUMBA_"))
     title = re.sub("[^A-Za-z0-9_]+", "-", f"gpu-{target_name(cc)}")
-    return kernel_name(title, (code, compiler_versions(), settings))
+    return sources.kernel_name(title, (code, compiler_versions(), settings))
 
 
 @functools.cache

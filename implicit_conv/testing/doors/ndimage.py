@@ -98,7 +98,6 @@ class Call:
         DifferenceError
             An element, a shape, a dtype or the type of an error differs, or the image was changed.
         """
-        from implicit_conv.cache import IMAGES
         from implicit_conv.cpu.engines import (
             image_filters,
             image_passes,
@@ -107,6 +106,7 @@ class Call:
             rank_tiles,
         )
         from implicit_conv.ndimage import calls, rank_worth, worth
+        from implicit_conv.process.cache import IMAGES
 
         always: Callable[..., bool] = lambda *_: True  # noqa: E731
         # Calls that come again are made as anywhere: the first one of a small image may be scipy's.

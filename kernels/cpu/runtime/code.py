@@ -29,10 +29,10 @@ import numpy as np
 from implicit_conv.kernels import sources
 from implicit_conv.kernels.cpu.runtime import objects
 from implicit_conv.kernels.cpu.runtime.machine import Machine, machine, settings
-from implicit_conv.kernels.disk import store
-from implicit_conv.kernels.disk_folder import KERNEL, kernel_name
-from implicit_conv.kernels.preparation import COMPILING, checkpoint
 from implicit_conv.kernels.sources import NJIT, TRANSLATOR
+from implicit_conv.process.disk import store
+from implicit_conv.process.disk_folder import KERNEL
+from implicit_conv.process.preparation import COMPILING, checkpoint
 
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.runtime.compiled.source import Source
@@ -89,7 +89,7 @@ class Code(NamedTuple):
         """
         hashes = sources.kernels_hash(), _own_hash(self.maker.partition(":")[0])
         spec = self.maker, *map(text, self.arguments)
-        return kernel_name(self.title, (versions(), target.settings, hashes, spec))
+        return sources.kernel_name(self.title, (versions(), target.settings, hashes, spec))
 
 
 def code(maker: str, *arguments: Any) -> Code:

@@ -27,7 +27,7 @@ from implicit_conv.kernels.cpu.runtime.call import (
 from implicit_conv.kernels.cpu.runtime.code import python_code
 from implicit_conv.kernels.cpu.runtime.layout import ScratchLayout
 from implicit_conv.kernels.geometry import Geometry
-from implicit_conv.kernels.preparation import checkpoint, prepare
+from implicit_conv.process.preparation import checkpoint, prepare
 
 start, run_counted, address = (
     python_code(f".runtime.compiled.start:make_{name}")

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import llvmlite.binding as llvm
 
-from implicit_conv.kernels.preparation import checkpoint, first
+from implicit_conv.process.preparation import checkpoint, first
 
 # How large a function may be, in LLVM's measure, to be inlined in several places. LLVM's own limit
 # is 225. First calls take 12 % less time at 100, and all others as much (EPYC 9004, 2026-11).

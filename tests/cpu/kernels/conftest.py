@@ -5,7 +5,7 @@ import logging
 import pytest
 from entries import NAME, PAYLOAD
 
-from implicit_conv.kernels.disk import Store
+from implicit_conv.process.disk import Store
 
 
 @pytest.fixture

@@ -35,8 +35,8 @@ from implicit_conv.kernels import sources
 from implicit_conv.kernels.cpu.runtime import code
 from implicit_conv.kernels.cpu.runtime.compiled import source
 from implicit_conv.kernels.cpu.runtime.machine import machine, settings
-from implicit_conv.kernels.disk import FORMAT, Store
-from implicit_conv.kernels.disk_folder import KERNEL
+from implicit_conv.process.disk import FORMAT, Store
+from implicit_conv.process.disk_folder import KERNEL
 
 COMPUTE = """
 import sys

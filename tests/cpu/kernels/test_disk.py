@@ -14,9 +14,9 @@ from damage import damage
 from entries import NAME, OTHER, PAYLOAD, files
 from sampling import count, sampled
 
-from implicit_conv.kernels import disk
-from implicit_conv.kernels.disk import Store
-from implicit_conv.kernels.disk_folder import KERNEL
+from implicit_conv.process import disk
+from implicit_conv.process.disk import Store
+from implicit_conv.process.disk_folder import KERNEL
 
 resource = pytest.importorskip("resource")
 

@@ -13,15 +13,15 @@ import pytest
 from processes import output_of
 from sampling import count, sampled
 
-from implicit_conv.kernels import disk_folder, sources
-from implicit_conv.kernels.disk import HEADER_BYTES, Store
-from implicit_conv.kernels.disk_folder import (
+from implicit_conv.kernels import sources
+from implicit_conv.process import disk_folder
+from implicit_conv.process.disk import HEADER_BYTES, Store
+from implicit_conv.process.disk_folder import (
     CHOICE,
     ENTRY_BYTES,
     KERNEL,
     TEMPORARY,
     TIMES,
-    kernel_name,
 )
 
 DAY = 86400
@@ -34,8 +34,8 @@ KEPT = 48  # such entries are three quarters of LIMIT
 CROWD = """
 import json, logging, os, random, sys
 from pathlib import Path
-from implicit_conv.kernels.disk import Store
-from implicit_conv.kernels.disk_folder import KERNEL, TEMPORARY
+from implicit_conv.process.disk import Store
+from implicit_conv.process.disk_folder import KERNEL, TEMPORARY
 
 folder, limit, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 names = [f"kernel-{number:032x}.kernel" for number in range(1000)]
@@ -328,9 +328,9 @@ def test_a_name_says_whether_its_kernel_is_of_the_present_sources(tmp_path, monk
     store = Store(tmp_path / "cache")
     with monkeypatch.context() as patch:
         patch.setattr(sources, "kernels_hash", lambda: "0" * 64)
-        store.save(kernel_name("function", "key"), PAYLOAD)
+        store.save(sources.kernel_name("function", "key"), PAYLOAD)
     store.save(f"function-{'0' * 32}.kernel", PAYLOAD)  # of a version that had shorter names
-    present = kernel_name("function", "key")
+    present = sources.kernel_name("function", "key")
     store.save(present, PAYLOAD)
-    assert [file.name for file in store.files(KERNEL) if file.is_present] == [present]
+    assert [file.name for file in store.files(KERNEL) if sources.is_present(file)] == [present]
     assert len(store.files(KERNEL)) == 3

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from entries import NAME, OTHER, PAYLOAD, files
 
-from implicit_conv.kernels import disk, disk_folder
-from implicit_conv.kernels.disk import Store, user_folder
+from implicit_conv.process import disk, disk_folder
+from implicit_conv.process.disk import Store, user_folder
 
 pwd, grp = pytest.importorskip("pwd"), pytest.importorskip("grp")
 

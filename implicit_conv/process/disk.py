@@ -22,8 +22,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from implicit_conv.kernels import disk_folder
-from implicit_conv.kernels.disk_folder import CHOICE, ENTRY_BYTES, KERNEL, TEMPORARY, TIMES, File
+from implicit_conv.process import disk_folder
+from implicit_conv.process.disk_folder import CHOICE, ENTRY_BYTES, KERNEL, TEMPORARY, TIMES, File
 
 VARIABLE = "IMPLICIT_CONV_CACHE_DIR"
 FORMAT = b"implicit_conv 1\n"

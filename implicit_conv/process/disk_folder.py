@@ -19,9 +19,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
-
-from implicit_conv.kernels import sources
+from typing import NamedTuple
 
 VARIABLE = "IMPLICIT_CONV_CACHE_BYTES"
 DEFAULT_LIMIT = 128 << 20  # bytes: kernels for some 5,000 kinds of calls on a CPU, of 23 KiB each
@@ -49,20 +47,6 @@ class File(NamedTuple):
     def kind(self) -> str:
         """KERNEL, CHOICE, TIMES or TEMPORARY."""
         return os.path.splitext(self.name)[1]
-
-    @property
-    def is_present(self) -> bool:
-        """Whether it is a kernel of the present sources."""
-        return self.kind == KERNEL and f"-{_version()}-" in self.name
-
-
-def kernel_name(title: str, key: Any) -> str:
-    """The name of the entry for a kernel: `key` is all that its code depends on."""
-    return f"{title}-{_version()}-{sources.digest(key)[:32]}{KERNEL}"
-
-
-def _version() -> str:
-    return sources.kernels_hash()[:8]
 
 
 def largest_folder() -> int:
