@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from implicit_conv.cpu.candidates.candidate import Request
+from implicit_conv.cpu.candidates.query import Request
 from implicit_conv.cpu.engines.engine import CpuEngine, plan
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.testing import Case

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from statistics import geometric_mean
 from typing import NamedTuple
 
-from implicit_conv.cpu.candidates.candidate import Candidate, Request
+from implicit_conv.cpu.candidates.candidate import Candidate
+from implicit_conv.cpu.candidates.query import Request
 from implicit_conv.cpu.engines.engine import plan
 from implicit_conv.cpu.machine.arch import cpu_arch
 from implicit_conv.cpu.plan import tuning
@@ -85,7 +86,9 @@ def run(options: argparse.Namespace) -> int:
 
 def measured(name: str, case: Case, threads: int) -> Regret:
     """Time the candidates of a layer."""
-    query, make = plan(case.problem, cpu_arch(threads), Request()).trials()
+    engine = plan(case.problem, cpu_arch(threads), Request())
+    query = engine.choice.query
+    make = tuning.run_of(query, engine.arrays, engine.formats, packs=True)
     candidates = tuning.few(query, packs=True)
     clock = Clock.of(query.arch)
     estimates = [clock.milliseconds(c, c.packed_cycles) / 1e3 for c in candidates]

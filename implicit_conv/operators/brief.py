@@ -9,15 +9,8 @@ Facts = dict[str, Any]
 
 def brief(facts: Facts) -> str:
     """The lines "runs", "takes" and "why" for the facts of a plan."""
-    rows = {"runs": _runs(facts), "takes": _takes(facts), "why": _why(facts)}
+    rows = {"runs": facts["kernel"], "takes": _takes(facts), "why": _why(facts)}
     return "\n".join(f"{name:12}{text}" for name, text in rows.items())
-
-
-def _runs(facts: Facts) -> str:
-    parts = _parts(facts)
-    if len(parts) > 1:
-        return f"{len(parts)} convolutions in turn; the longest by {_longest(facts)['kernel']}"
-    return str(parts[0]["kernel"])
 
 
 def _takes(facts: Facts) -> str:
@@ -35,29 +28,19 @@ def _takes(facts: Facts) -> str:
 
 
 def _why(facts: Facts) -> str:
-    part = _longest(facts)
-    if part["tuned"]:
-        return str(part["tuned"])
-    others = part["candidates"][1:]
-    if part["asked"]:
+    if facts["tuned"]:
+        return str(facts["tuned"])
+    best, *others = facts["candidates"]
+    if facts["asked"]:
         return "the algorithm was asked for by name"
     if not others:
+        if facts["parts"]:
+            longest = max(facts["parts"], key=lambda part: float(part["milliseconds"]))
+            return f"no other way computes it; of its longest part, {_why(longest)}"
         return "no other candidate supports this problem"
-    best, other = part["milliseconds"], min(others, key=lambda each: float(each["milliseconds"]))
-    longer = other["milliseconds"] / best if best else 1.0
-    which = " for the longest one" if len(_parts(facts)) > 1 else ""
+    own, other = best["milliseconds"], min(others, key=lambda each: float(each["milliseconds"]))
+    longer = other["milliseconds"] / own if own else 1.0
     return (
-        f"the next best{which} is {other['kernel']}: about {other['milliseconds']:.3f} ms, "
+        f"the next best is {other['kernel']}: about {other['milliseconds']:.3f} ms, "
         f"{longer:.2f} times as long"
     )
-
-
-def _longest(facts: Facts) -> Facts:
-    """The facts of the part that takes longest, or of a plan that has no parts."""
-    return max(_parts(facts), key=lambda part: float(part["milliseconds"]))
-
-
-def _parts(facts: Facts) -> list[Facts]:
-    """The facts of all convolutions that have no parts themselves."""
-    found = [each for part in facts["parts"] for each in _parts(part)]
-    return found or [facts]

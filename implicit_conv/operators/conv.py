@@ -20,7 +20,6 @@ from implicit_conv.operators.dispatch import (
     Task,
     known_keywords,
     make_plan,
-    plan_real_or_complex,
     refuse,
     run,
     with_rank,
@@ -281,7 +280,8 @@ def _plan(task: Task) -> Engine:
     problem = Problem.parse(
         *task.shapes, dtype, w_dtype=w_dtype, rank=task.rank, dtypes=served, **given
     )
-    return plan_real_or_complex(cpu_engine.plan, problem, task)
+    own = task.options.part(("activation", "out_dtype"))
+    return cpu_engine.plan(problem, task.arch, task.request, **own)
 
 
 def _plan_on_gpu(shapes: tuple[Shape, Shape], dtypes: tuple[Any, Any], options: Options) -> Plan:

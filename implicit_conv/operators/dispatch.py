@@ -18,7 +18,7 @@ from numpy.typing import DTypeLike
 
 from implicit_conv.arrays.arrays import as_array, dtype_key, dtype_name
 from implicit_conv.arrays.libraries import as_library_of
-from implicit_conv.cpu.candidates.candidate import Request
+from implicit_conv.cpu.candidates.query import Request
 from implicit_conv.cpu.engines.kinds import keep_engine, keep_size, known_engine
 from implicit_conv.cpu.machine.arch import CpuArch, cpu_arch
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
@@ -41,9 +41,9 @@ from implicit_conv.problem.parse import (
     parse_max_workspace,
     shape_tuple,
 )
-from implicit_conv.problem.problem import Problem, depends_on_size
+from implicit_conv.problem.problem import depends_on_size
 from implicit_conv.process.cache import CALLS, PLANS, keep_recent, older_call
-from implicit_conv.process.preparation import first, imports, prepare
+from implicit_conv.process.preparation import imports, prepare
 from implicit_conv.settings import current
 
 if TYPE_CHECKING:
@@ -443,20 +443,6 @@ def _make_cpu_plan(
     first, second = map(dtype_name, dtypes)
     task = Task(operator.rank, shapes, (first, second), options, cpu_arch(threads), request)
     return Plan(operator.plan(task))
-
-
-def plan_real_or_complex(plan: Callable[..., Engine], problem: Problem, task: Task) -> Engine:
-    """The engine that `plan` makes for a problem, or for the real parts of a complex one."""
-    activation, out_dtype = task.options.activation, task.options.out_dtype
-    if not problem.is_complex:
-        return plan(problem, task.arch, task.request, activation=activation, out_dtype=out_dtype)
-    first("complex numbers")
-    from implicit_conv.cpu.engines.complex_numbers import plan_complex
-
-    def plan_real(real: Problem, request: Request, parts: str) -> Any:
-        return plan(real, task.arch, request, out_dtype=parts)
-
-    return plan_complex(problem, out_dtype, activation, task.request, plan_real)
 
 
 def _check_hashable(options: Options) -> None:

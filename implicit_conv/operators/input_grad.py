@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from numpy.typing import ArrayLike, DTypeLike
 
 from implicit_conv.arrays.arrays import Array, Operand, Y
-from implicit_conv.cpu.engines import dgrad, repeated_padding
+from implicit_conv.cpu.engines import dgrad
 from implicit_conv.errors import DTypeError, ShapeError
 from implicit_conv.operators.dispatch import (
     CONVOLUTION,
@@ -229,8 +229,7 @@ def _plan(task: Task) -> Engine:
             f"gradients of {problem.dtype} are not supported; convert to a float dtype, as in "
             "dy.astype('float32')"
         )
-    plan = repeated_padding.plan if problem.repeats else dgrad.plan
-    return plan(problem, task.arch, task.request, out_dtype=options.out_dtype)
+    return dgrad.plan(problem, task.arch, task.request, out_dtype=options.out_dtype)
 
 
 OWN = (*LAYOUTS, "padding_mode", "input_shape", "out_dtype")

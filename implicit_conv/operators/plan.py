@@ -17,12 +17,11 @@ from implicit_conv.process.preparation import imports
 
 if TYPE_CHECKING:
     from implicit_conv.cpu.engines.engine import CpuEngine
-    from implicit_conv.cpu.engines.sums import SumEngine
     from implicit_conv.cpu.run.packed import PackedFilter
     from implicit_conv.gpu.run.engine import GpuEngine
     from implicit_conv.gpu.run.run import GpuFilter
 
-Engine: TypeAlias = "CpuEngine | SumEngine | GpuEngine"  # the planned computation behind a Plan
+Engine: TypeAlias = "CpuEngine | GpuEngine"  # the planned computation behind a Plan
 Packed: TypeAlias = "PackedFilter | GpuFilter"  # a filter that `Plan.pack` returned
 
 
@@ -39,7 +38,7 @@ class Plan:
 
     Attributes
     ----------
-    engine : CpuEngine, SumEngine or GpuEngine
+    engine : CpuEngine or GpuEngine
         Problem, machine and candidates.
 
     Examples

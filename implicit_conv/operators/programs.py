@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from implicit_conv.arrays.arrays import Array, numpy_dtype
-from implicit_conv.cpu.run.call import Placed
+from implicit_conv.cpu.run.call import Arrays
 from implicit_conv.errors import PlanError
 from implicit_conv.kernels.cpu.runtime.objects import differing, offset_of
 from implicit_conv.kernels.cpu.runtime.program import (
@@ -74,7 +74,7 @@ def make_words(plan: Plan, parts: Sequence[Views]) -> Words:
     if engine.out_dtype != engine.y_dtype:
         raise PlanError("the result takes more than one call")
     room, first = Room(), parts[0]
-    own = engine.steps(Placed(*first), room)
+    own = engine.steps(Arrays(*first), room, biased=False, scaled=False)
     if any(isinstance(step, Copied) and _is_filter(step.source) for step in own):
         raise PlanError("the filter is copied")
     found = list[Step]()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from numpy.typing import ArrayLike, DTypeLike
@@ -17,7 +16,6 @@ from implicit_conv.operators.dispatch import (
     Task,
     known_keywords,
     make_plan,
-    plan_real_or_complex,
     refuse,
     run,
     with_rank,
@@ -227,8 +225,8 @@ def _plan(task: Task) -> Engine:
     """Plan a transposed convolution, as an input gradient."""
     given = task.options.part(TRANSPOSED)
     problem = parse_transposed(task.rank, *task.shapes, *task.dtypes, **given)
-    plan = partial(dgrad.plan, kind=dgrad.TransposedEngine)
-    return plan_real_or_complex(plan, problem, task)
+    own = task.options.part(("activation", "out_dtype"))
+    return dgrad.plan(problem, task.arch, task.request, dgrad.TransposedEngine, **own)
 
 
 TRANSPOSED = (*WINDOW, *LAYOUTS, "output_padding", "output_size")  # what `parse_transposed` takes

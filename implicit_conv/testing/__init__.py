@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from implicit_conv.arrays.arrays import numpy_dtype
-from implicit_conv.cpu.candidates.candidate import Request
+from implicit_conv.cpu.candidates.query import Request
 from implicit_conv.cpu.engines import engine
 from implicit_conv.cpu.machine.arch import CpuArch, cpu_arch
 from implicit_conv.operators.plan import Plan
@@ -245,5 +245,5 @@ def changed(plan: Plan, **changes: Any) -> Plan:
     """`plan` with its best candidate changed, and no other candidate."""
     made = plan.engine
     assert isinstance(made, engine.CpuEngine)
-    choice = made.choice._replace(candidates=(replace(made.best, **changes),))
+    choice = replace(made.choice, candidates=(replace(made.best, **changes),))
     return Plan(replace(made, choice=choice))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
-from implicit_conv.cpu.candidates.candidate import Candidate
+from implicit_conv.cpu.candidates.candidate import Candidate, Choice
+from implicit_conv.cpu.engines.engine import CpuEngine
+from implicit_conv.cpu.engines.stride_phases import Phases
 from implicit_conv.cpu.plan.input_gradients import INPUT_GRADIENTS
-from implicit_conv.cpu.plan.planner import METHODS, Choice
+from implicit_conv.cpu.plan.planner import METHODS
 from implicit_conv.cpu.plan.weight_gradients import WEIGHT_GRADIENTS
 from implicit_conv.operators.plan import Plan
 
@@ -24,7 +25,7 @@ NAMES = {name_of(method): method for method in (*METHODS, *WEIGHT_GRADIENTS, *IN
 
 def best(plan: Plan) -> list[Candidate]:
     """The candidates that compute a plan, or its parts, for contiguous arrays."""
-    return [choice.best for choice in _choices(plan)]
+    return _leaves(_engine(plan).choice, lambda choice: (choice.best,))
 
 
 def chosen(plan: Plan) -> list[str]:
@@ -34,56 +35,51 @@ def chosen(plan: Plan) -> list[str]:
 
 def offered(plan: Plan) -> list[str]:
     """The names of the methods that can compute a plan, or parts of it."""
-    candidates = (c for choice in _choices(plan) for c in choice.candidates)
-    return list(dict.fromkeys(name_of(type(c.method)) for c in candidates))
+    return list(dict.fromkeys(name_of(type(c.method)) for c in _all(plan)))
 
 
 def blocks(plan: Plan) -> set[int]:
     """The blocks of outputs that methods which can compute a plan transform together."""
-    return {c.method.block for choice in _choices(plan) for c in choice.candidates} - {0}
+    return {c.method.block for c in _all(plan)} - {0}
 
 
 def computed_by(plan: Plan, name: str) -> Plan:
     """The plan with the candidates of a method first, where it has any, for all filters."""
-
-    def preferred(choice: Choice) -> Choice:
-        is_other = [name_of(type(c.method)) != name for c in choice.candidates]
-        if all(is_other):
-            return choice
-        order = sorted(range(len(is_other)), key=is_other.__getitem__)
-        candidates = tuple(choice.candidates[i] for i in order)
-        return Choice(candidates, choice.refusals, tuned="a test asks for it")
-
-    return Plan(_changed(plan.engine, preferred))
+    engine = _engine(plan)
+    return Plan(replace(engine, choice=_preferred(engine.choice, name)))
 
 
-def _choices(plan: Plan) -> list[Choice]:
-    """The choices of all engines that a plan is made of."""
-    found: list[Choice] = []
+def _preferred(choice: Choice, name: str) -> Choice:
+    """A choice, and those of all parts, with the candidates of a method first."""
 
-    def note(choice: Choice) -> Choice:
-        found.append(choice)
+    def computes(c: Candidate) -> bool:
+        return name_of(type(c.method)) == name or any(computes(part.best) for part in c.parts)
+
+    def changed(c: Candidate) -> Candidate:
+        if not c.parts or c.method == Phases(together=True):  # which packs for its own parts
+            return c
+        return replace(c, parts=tuple(_preferred(part, name) for part in c.parts))
+
+    candidates = list(map(changed, choice.candidates))
+    if not any(map(computes, candidates)):
         return choice
+    candidates.sort(key=lambda c: not computes(c))
+    return replace(choice, candidates=tuple(candidates), tuned="a test asks for it")
 
-    _changed(plan.engine, note)
+
+def _all(plan: Plan) -> list[Candidate]:
+    """All candidates without parts of a plan, and of its parts."""
+    return _leaves(_engine(plan).choice, lambda choice: choice.candidates)
+
+
+def _engine(plan: Plan) -> CpuEngine:
+    assert isinstance(plan.engine, CpuEngine)
+    return plan.engine
+
+
+def _leaves(choice: Choice, of: Callable[[Choice], tuple[Candidate, ...]]) -> list[Candidate]:
+    """The candidates without parts among those that `of` gives of a choice, and of their parts."""
+    found = []
+    for c in of(choice):
+        found += [leaf for part in c.parts for leaf in _leaves(part, of)] if c.parts else [c]
     return found
-
-
-def _changed(engine: Any, change: Callable[[Choice], Choice]) -> Any:
-    """An engine with the choices changed of all engines that it is made of, but for the engine of
-    pixels that no tap reaches.
-    """
-    changes: dict[str, Any] = {}
-    if hasattr(engine, "choice"):
-        changes["choice"] = change(engine.choice)
-    for name in ("real", "image"):  # of complex numbers, of padding that repeats pixels
-        if hasattr(engine, name):
-            changes[name] = _changed(getattr(engine, name), change)
-    for name in ("parts", "strips"):  # stride phases, padding that repeats pixels
-        changed = (
-            replace(part, engine=_changed(part.engine, change))
-            for part in getattr(engine, name, ())
-        )
-        if hasattr(engine, name):
-            changes[name] = tuple(changed)
-    return replace(engine, **changes)

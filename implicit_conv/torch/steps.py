@@ -157,8 +157,8 @@ class Step:
     @property
     def saved_cycles(self) -> float:
         """What a call with a packed filter saves, by the plan's estimate."""
-        parts = _parts(self.plan.engine)
-        saved: float = sum(part.best.cycles - part.best_packed.packed_cycles for part in parts)
+        engine: Any = self.plan.engine
+        saved: float = engine.best.cycles - engine.best_packed.packed_cycles
         return saved
 
     @cached_property
@@ -179,8 +179,7 @@ class Step:
         the order in which the plan of this operator wants them.
         """
         engine: Any = self.plan.engine
-        key = engine.packed_key  # of phases, or of the fold in their place
-        return type(engine), self._b.shape, self._b.strides, self._dtype, key
+        return type(engine), self._b.shape, self._b.strides, self._dtype, engine.packed_key
 
     def pack(self, b: Array) -> Any:
         """The filter b, an array with the axes of the tensor, in the order that the plan reads."""
@@ -253,12 +252,6 @@ def _address(tensor: Any, size: int) -> int:
     """The address of the first element of a tensor that has memory; elements have `size` bytes."""
     address: int = storage_address(tensor) + tensor.storage_offset() * size
     return address
-
-
-def _parts(engine: Any) -> list[Any]:
-    """The engine itself, or those of the stride phases of which it consists."""
-    phases = getattr(engine, "parts", None)
-    return [engine] if phases is None else [phase.engine for phase in phases]
 
 
 def forward(x: Any, w: Any, bias: Any, window: Window) -> Step:

@@ -135,7 +135,8 @@ def test_gradients_and_transposed_sizes_are_searched_once(searches):
         expected = reference.weight_grad(x, dy, w.shape[2:], **WINDOW)
         np.testing.assert_allclose(dw, expected, atol=1e-2)
         found.append(len(searches))
-    assert found == [6] * 4  # four phases, the products of a fold, and a weight gradient
+    # The gradient, its four phases, the products of its fold, and the weight gradient.
+    assert found == [7] * 4
 
 
 @pytest.mark.parametrize(("taps", "stride"), [(16, 8), (4, 2), (5, 3)])
@@ -194,6 +195,39 @@ def test_near_sizes_of_gradients_need_no_plan(groups, given, last, monkeypatch):
             expected = expected + bias[:, None, None]
         np.testing.assert_allclose(y, first(expected), atol=1e-3)
     assert len(set(plans)) == 4  # of two batches and two ranges of heights
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_near_sizes_of_complex_numbers_and_of_borders_need_no_plan(last, monkeypatch):
+    """The parts of a candidate have near sizes as it has."""
+    rng, plans = np.random.default_rng(17), []
+    make = dispatch._make_cpu_plan
+    monkeypatch.setattr(
+        dispatch, "_make_cpu_plan", lambda *task: plans.append(task[1]) or make(*task)
+    )
+    options = {"padding": 1, "layout": "NHWC" if last else "NCHW"}
+    first = (lambda x: np.moveaxis(x, 1, -1)) if last else np.asarray
+    w = integers(rng, (6, 5, 3, 3))
+    both = w + 1j * integers(rng, w.shape)
+    for p, q in ((20, 24), (31, 17), (17, 31), (22, 22), (30, 29)):
+        x = integers(rng, (2, 5, p, q)) + 1j * integers(rng, (2, 5, p, q))
+        y = ic.conv2d(np.ascontiguousarray(first(x)), both, **options)
+        sums = functools.partial(reference.conv, stride=(1, 1), pads=[(1, 1)] * 2, dilation=(1, 1))
+        expected = sums(x.real, w) - sums(x.imag, both.imag)
+        expected = expected + 1j * (sums(x.real, both.imag) + sums(x.imag, w))
+        np.testing.assert_array_equal(y, first(expected))
+        given = {"padding_mode": "reflect", **options}
+        dy = integers(rng, (2, 6, p, q))
+        whole = first(np.empty((2, 5, p, q))).shape
+        dx = ic.conv2d_input_grad(np.ascontiguousarray(first(dy)), w, whole, **given)
+        padded = np.pad(np.arange(p * q).reshape(p, q), 1, mode="reflect")
+        wide = reference.input_grad(
+            dy, w, (2, 5, p + 2, q + 2), stride=(1, 1), pads=[(0, 0)] * 2, dilation=(1, 1)
+        )
+        folded = np.zeros((2, 5, p * q))
+        np.add.at(folded, (slice(None), slice(None), padded.ravel()), wide.reshape(2, 5, -1))
+        np.testing.assert_allclose(dx, first(folded.reshape(2, 5, p, q)), atol=1e-3)
+    assert len(set(plans)) == 2
 
 
 @pytest.mark.parametrize("taps", [(3, 3), (1, 3), (3, 1)])
@@ -321,9 +355,9 @@ def test_a_call_that_is_not_kept_has_its_engine_kept(monkeypatch):
     """One that converts its result takes more than one launch."""
     sized, x = [], np.ones((1, 3, 20, 20), np.float32)
     w = np.ones((4, 3, 3, 3), np.float32)
-    of_range = kinds.CandidateRange.sized
+    of_range = kinds.Range.sized
     monkeypatch.setattr(
-        kinds.CandidateRange, "sized", lambda *given: sized.append(given) or of_range(*given)
+        kinds.Range, "sized", lambda *given: sized.append(given) or of_range(*given)
     )
     for _ in range(5):
         assert ic.conv2d(x, w, out_dtype="float64").dtype == np.float64

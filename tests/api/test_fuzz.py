@@ -200,7 +200,7 @@ def test_a_method_is_mostly_asked_for_what_it_computed_before(monkeypatch):
     drawn = []
     kind_of = draw.kind_of
     monkeypatch.setattr(draw, "kind_of", lambda *given: drawn.append(given[:2]) or kind_of(*given))
-    deck, counts = Deck(7, 1, methods=("shifted-rows",)), []
+    deck, counts = Deck(10, 1, methods=("shifted-rows",)), []
     for _ in range(16):
         deck.deal()
         counts.append(len(drawn))

@@ -19,5 +19,5 @@ def test_an_image_without_pixels_has_an_empty_gradient(size, options):
     assert dx.shape == x.shape
     make = getattr(ic, f"plan_conv{rank}d_input_grad")
     plan = make(dy.shape, w.shape, x.shape, "float32", padding=2, **options)
-    assert "none: no tap reaches a pixel of dx" in plan.explain()
+    assert "pixels that no tap reaches" in plan.explain()
     assert plan(dy, plan.pack(w)).shape == x.shape

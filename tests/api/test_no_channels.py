@@ -7,8 +7,9 @@ import pytest
 
 import implicit_conv
 from implicit_conv import PlanError
-from implicit_conv.cpu.candidates.candidate import Candidate, Request
+from implicit_conv.cpu.candidates.candidate import Candidate
 from implicit_conv.cpu.candidates.problem_views import spatial
+from implicit_conv.cpu.candidates.query import Request
 from implicit_conv.cpu.machine.arch import cpu_arch
 from implicit_conv.problem.options import ALGORITHMS, PRECISIONS
 from implicit_conv.testing.methods import NAMES

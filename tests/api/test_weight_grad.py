@@ -11,7 +11,7 @@ from sampling import examples
 
 import implicit_conv as ic
 from implicit_conv.arrays.arrays import numpy_dtype
-from implicit_conv.cpu.candidates.candidate import Request
+from implicit_conv.cpu.candidates.query import Request
 from implicit_conv.cpu.candidates.tiling import Tiling
 from implicit_conv.cpu.engines import wgrad
 from implicit_conv.cpu.machine.arch import cpu_arch
@@ -149,7 +149,7 @@ def candidate_plans(case):
     """A plan for each candidate of a case: one of every method, in place and copied."""
     made = wgrad.plan(case.problem, cpu_arch(1), Request("strict"))
     for candidate in made.candidates:
-        yield Plan(replace(made, choice=made.choice._replace(candidates=(candidate,))))
+        yield Plan(replace(made, choice=replace(made.choice, candidates=(candidate,))))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -191,7 +191,7 @@ def test_bits_do_not_depend_on_threads_or_tiles(case):
         for block, chunk in tiles:
             g = c.geometry._replace(tile_c=min(block, c.geometry.C))
             other = replace(c, tiling=Tiling(g, chunk))
-            plan = Plan(replace(made, choice=made.choice._replace(candidates=(other,))))
+            plan = Plan(replace(made, choice=replace(made.choice, candidates=(other,))))
             np.testing.assert_array_equal(plan(x, dy), whole, c.name)
 
 

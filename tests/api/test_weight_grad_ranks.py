@@ -10,7 +10,7 @@ from sampling import examples
 
 import implicit_conv as ic
 from implicit_conv.arrays.arrays import numpy_dtype
-from implicit_conv.cpu.candidates.candidate import Request
+from implicit_conv.cpu.candidates.query import Request
 from implicit_conv.cpu.candidates.tiling import Tiling
 from implicit_conv.cpu.engines import wgrad
 from implicit_conv.cpu.machine.arch import cpu_arch
@@ -149,7 +149,7 @@ def test_every_candidate_is_exact(name):
         np.testing.assert_array_equal(compute(p, x, dy, **wide), exact)
     made = wgrad.plan(p, cpu_arch(1), Request(), **wide)
     for candidate in made.candidates:
-        plan = Plan(replace(made, choice=made.choice._replace(candidates=(candidate,))))
+        plan = Plan(replace(made, choice=replace(made.choice, candidates=(candidate,))))
         np.testing.assert_array_equal(plan(x, dy), exact, candidate.name)
 
 
@@ -238,7 +238,7 @@ def test_bits_do_not_depend_on_threads_or_tiles(p):
         for block, chunk in [(c.geometry.tile_c, c.chunk), *tiles]:
             g = c.geometry._replace(tile_c=min(block, c.geometry.C))
             other = replace(c, tiling=Tiling(g, chunk))
-            plan = Plan(replace(made, choice=made.choice._replace(candidates=(other,))))
+            plan = Plan(replace(made, choice=replace(made.choice, candidates=(other,))))
             np.testing.assert_array_equal(plan(x, dy), whole, c.name)
 
 

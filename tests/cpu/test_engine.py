@@ -10,7 +10,7 @@ from conformance import examples
 
 from implicit_conv import conv2d, plan_conv2d, plan_conv2d_input_grad
 from implicit_conv.arrays.arrays import Binding
-from implicit_conv.cpu.candidates.candidate import Request
+from implicit_conv.cpu.candidates.query import Request
 from implicit_conv.cpu.engines import dgrad, engine
 from implicit_conv.cpu.machine.arch import CpuArch, cpu_arch
 from implicit_conv.cpu.machine.peak import clock
@@ -19,7 +19,7 @@ from implicit_conv.cpu.methods.planar_gemm import PlanarGemm
 from implicit_conv.cpu.methods.transposed_gemm import TransposedGemm
 from implicit_conv.cpu.plan import planner
 from implicit_conv.cpu.plan.planner import METHODS
-from implicit_conv.cpu.run.call import ordered_arrays
+from implicit_conv.cpu.run.call import Arrays
 from implicit_conv.cpu.run.packed import PlainOrder
 from implicit_conv.errors import PlanError, ShapeError
 from implicit_conv.operators.plan import Plan
@@ -71,7 +71,7 @@ def computed(method):
 def accepts(plan, x, w, y):
     """Whether the best candidate of a plan takes arrays of these strides."""
     c = plan.engine.best
-    return c.method.accepts(c, ordered_arrays(c.problem, x, w, y))
+    return planner.accepts(c, Arrays(x, w, y))
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
@@ -214,7 +214,7 @@ def test_strict_results_of_packed_filters_have_the_same_bits():
 
 def test_a_measured_candidate_is_best_for_packed_filters_too():
     plan, best, _ = packed_apart()
-    choice = plan.engine.choice._replace(tuned="measured")
+    choice = replace(plan.engine.choice, tuned="measured")
     assert choice.best_packed is best
     assert "the result of plan.pack(w)" not in Plan(replace(plan.engine, choice=choice)).explain()
 
@@ -240,8 +240,8 @@ def test_phases_take_the_filters_that_they_packed():
     w = rng.integers(-4, 5, (64, 96, 1, 1)).astype(np.float32)
     problem = plan_conv2d_input_grad(dy.shape, w.shape, (1, 96, 7, 7)).problem
     plan = Plan(dgrad.plan(problem, CpuArch(512, True, 48 << 10, 1 << 20, 1, 14), Request()))
-    (part,) = plan.engine.parts
-    assert part.engine.best.packed.key != part.engine.best_packed.packed.key
+    (part,) = plan.engine.best.parts
+    assert part.best.packed.key != part.best_packed.packed.key
     expected = np.einsum("nkhw,kc->nchw", dy, w[..., 0, 0])
     for given in (w, plan.pack(w)):
         np.testing.assert_array_equal(plan(dy, given), expected)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import implicit_conv as ic
-from implicit_conv.cpu.engines import fold, phase_packing
+from implicit_conv.cpu.engines import fold, phase_packing, stride_phases
+from implicit_conv.cpu.engines.stride_phases import Phases
 from implicit_conv.cpu.methods.gemm import Gemm
 from implicit_conv.cpu.methods.winograd import Winograd
 from implicit_conv.cpu.plan import planner
@@ -33,15 +34,16 @@ class Noted:
 def passes(monkeypatch):
     """Phases run wherever it is possible; counts the calls that pack them together."""
     cache.clear()
-    monkeypatch.setattr(fold, "LAUNCH_SECONDS", -1e9)
+    monkeypatch.setattr(fold, "refusal", lambda problem: "a test asks for phases")
     monkeypatch.setattr(planner, "METHODS", (Gemm,))  # whichever the CPU's estimates would choose
-    made, steps = [], phase_packing.packed_steps
+    made, packed = [], phase_packing.packed_filters
 
-    def counted(problem, parts, of, w, room):
-        table, packing, *others = steps(problem, parts, of, w, room)
-        return [table, packing._replace(launch=Noted(packing.launch, made)), *others]
+    def counted(*given):
+        found, steps = packed(*given), given[-1]
+        steps[-1] = steps[-1]._replace(launch=Noted(steps[-1].launch, made))
+        return found
 
-    monkeypatch.setattr(phase_packing, "packed_steps", counted)
+    monkeypatch.setattr(phase_packing, "packed_filters", counted)
     yield made
     cache.clear()
 
@@ -84,7 +86,7 @@ def test_all_elements(passes, size, kernel, stride, channels, filters, dtype):
 
 def test_channel_blocks_of_different_phases(passes):
     plan, x, w, y = plan_and_arrays((5,), (3,), 3000, 40, stride=2)
-    blocks = [part.engine.best_packed.geometry.tile_c for part in plan.engine.parts]
+    blocks = [part.best_packed.geometry.tile_c for part in plan.engine.best.parts]
     assert len(set(blocks)) == 2
     assert min(blocks) < 3000
     np.testing.assert_array_equal(plan(x, w), y)
@@ -115,17 +117,18 @@ def test_w_of_other_strides_is_packed_phase_by_phase(passes):
 def test_what_is_packed_phase_by_phase(options):
     asked = {"dtype": "float32", "stride": 2, **options}
     plan = ic.plan_conv_transpose1d((1, 32, 20), (32, 40, 4), **asked)
-    assert not plan.engine.together
+    assert not any(c.method == Phases(together=True) for c in plan.candidates)
     assert "one pass over w" not in plan.explain()
 
 
 def test_a_plain_filter_takes_the_method_that_packs_in_one_pass(passes, monkeypatch):
     """Although another one is faster with a packed filter; near sizes of plain calls do so too."""
     monkeypatch.setattr(planner, "METHODS", (Gemm, Winograd))
-    monkeypatch.setattr(phase_packing, "SPREAD_TAP_CYCLES", 1e9)
+    monkeypatch.setattr(stride_phases, "SPREAD_TAP_CYCLES", 1e9)
     plan, x, w, y = plan_and_arrays((12, 14), (4, 4), 128, 128, stride=2, padding=1)
-    assert {part.engine.best_packed.algorithm for part in plan.engine.parts} == {"winograd_f2"}
-    assert {part.engine.best.algorithm for part in plan.engine.together} == {"implicit_gemm"}
+    plain, packed = plan.engine.best, plan.engine.best_packed
+    assert {part.best_packed.algorithm for part in packed.parts} == {"winograd_f2"}
+    assert {part.best.algorithm for part in plain.parts} == {"implicit_gemm"}
     assert "one pass over w does not pack its filter" in plan.explain()
     np.testing.assert_allclose(plan(x, w), y, atol=1e-2)
     assert len(passes) == 1

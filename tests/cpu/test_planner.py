@@ -9,9 +9,10 @@ from conformance import examples
 
 from implicit_conv import conv2d, plan_conv2d
 from implicit_conv.arrays.arrays import ordered
-from implicit_conv.cpu.candidates.candidate import Candidate, Request
+from implicit_conv.cpu.candidates.candidate import Candidate
 from implicit_conv.cpu.candidates.kernel_method import KernelMethod
 from implicit_conv.cpu.candidates.problem_views import spatial
+from implicit_conv.cpu.candidates.query import Query, Request
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.methods.depthwise import Depthwise
 from implicit_conv.cpu.methods.planar_gemm import PlanarGemm
@@ -35,7 +36,9 @@ def test_scratch_of_a_thread_stays_small(arch, taps):
     channels, sizes = (3, 512, 4096), ((7, 7), (56, 56), (1, 3000))
     for n, c, k, size in itertools.product((1, 16), channels, channels, sizes):
         problem = Problem.parse((n, *size, c), (k, c, taps, taps), padding=taps // 2, layout="NHWC")
-        for found in plan(spatial(problem), arch, Request("strict", "implicit_gemm")).candidates:
+        for found in plan(
+            Query(spatial(problem), arch, Request("strict", "implicit_gemm"))
+        ).candidates:
             assert found.workspace_bytes <= SCRATCH_BYTES * found.threads, found
 
 
@@ -54,13 +57,13 @@ def test_threads_have_2_mflop_or_move_256_kb_each(channels, size, taps, threads)
     arch = ARCHS[1]
     problem = Problem.parse((1, channels, size, size), (channels, channels, taps, taps))
     assert arch.threads == 4
-    assert plan(spatial(problem), arch, Request("strict")).candidates[0].threads == threads
+    assert plan(Query(spatial(problem), arch, Request("strict"))).candidates[0].threads == threads
 
 
 def chosen(size, taps, channels):
     """The method for a filter of one row per channel of a signal, on 256-bit vectors."""
     problem = Problem.parse((1, channels, *size), (channels, 1, 1, taps), groups=channels)
-    return plan(spatial(problem), ARCHS[2], Request("standard")).candidates[0].method
+    return plan(Query(spatial(problem), ARCHS[2], Request("standard"))).candidates[0].method
 
 
 @pytest.mark.parametrize("taps", [91, 129, 362])

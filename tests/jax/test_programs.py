@@ -9,7 +9,7 @@ jax = pytest.importorskip("jax", minversion="0.5", reason="pip install '.[jax]'"
 from jax import lax  # noqa: E402
 from jax_cases import arrays, calls, error  # noqa: E402
 
-from implicit_conv.cpu.run.call import Placed  # noqa: E402
+from implicit_conv.cpu.run.call import Arrays  # noqa: E402
 from implicit_conv.jax import conv_general_dilated, lowering  # noqa: E402
 from implicit_conv.kernels.cpu.runtime.compiled import xla  # noqa: E402
 from implicit_conv.kernels.cpu.runtime.compiled.source import assembly  # noqa: E402
@@ -22,37 +22,36 @@ NCHW = "NCHW", "OIHW", "NCHW"
 UP = {"padding": [(2, 2)] * 2, "lhs_dilation": (2, 2)}
 # (x, w, dimension numbers, options, the kind of the call): each kind, and what packs for itself.
 KINDS = {
-    "one launch": ((1, 9, 9, 16), (3, 3, 16, 16), NHWC, {}, "CpuEngine"),
-    "packs first": ((4, 40, 40, 64), (3, 3, 64, 64), NHWC, {}, "CpuEngine packs"),
-    "phases": ((1, 9, 9, 16), (3, 3, 16, 16), NHWC, UP, "DgradEngine"),
-    "phases packed in one": ((1, 14, 14, 64), (64, 64, 3, 3), OIHW, UP, "DgradEngine copies packs"),
+    "one launch": ((1, 9, 9, 16), (3, 3, 16, 16), NHWC, {}, "Gemm"),
+    "packs first": ((4, 40, 40, 64), (3, 3, 64, 64), NHWC, {}, "Winograd packs"),
+    "phases": ((1, 9, 9, 16), (3, 3, 16, 16), NHWC, UP, "Phases"),
+    "phases packed in one": ((1, 14, 14, 64), (64, 64, 3, 3), OIHW, UP, "Phases copies packs"),
     "a fold": (
         (2, 512, 4, 4),
         (512, 256, 4, 4),
         ("NCHW", "IOHW", "NCHW"),
         UP,
-        "DgradEngine folds packs",
+        "Fold packs",
     ),
-    "pixels without taps": ((1, 9, 9, 16), (1, 1, 16, 16), NHWC, UP, "DgradEngine"),
+    "pixels without taps": ((1, 9, 9, 16), (1, 1, 16, 16), NHWC, UP, "Phases"),
     "a weight gradient": (
         (8, 40, 40, 9),
         (8, 38, 38, 8),
         ("CHWN", "IHWO", "HWNC"),
         {"padding": "VALID"},
-        "WgradEngine",
+        "WeightGrad",
     ),
 }
 
 
 def kind_of(engine, views):
-    """Its engine, whether it folds products, and whether its steps begin with one that copies a
-    constant, and with one that packs the filter.
+    """Its method, and whether its steps begin with one that copies a constant, and with one that
+    packs the filter.
     """
-    first, *_ = launched = engine.steps(Placed(*views), Room())
+    first, *_ = launched = engine.steps(Arrays(*views), Room(), biased=False, scaled=False)
     copies = isinstance(first, Copied)
     first = launched[copies]
-    folds = " folds" * bool(getattr(engine, "folds", None) and engine.folds.plain)
-    return type(engine).__name__ + folds + " copies" * copies + " packs" * (first.x == first.y)
+    return type(engine.best.method).__name__ + " copies" * copies + " packs" * (first.x == first.y)
 
 
 @pytest.mark.parametrize(

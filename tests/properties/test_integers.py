@@ -12,7 +12,7 @@ from sampling import examples
 from ways import QUADS, needs_quads
 
 import implicit_conv as ic
-from implicit_conv.cpu.candidates.candidate import Request
+from implicit_conv.cpu.candidates.query import Request
 from implicit_conv.cpu.engines import dgrad
 from implicit_conv.cpu.engines.executed_loads import executed_loads
 from implicit_conv.cpu.machine.arch import REGISTER_PIXELS, cpu_arch

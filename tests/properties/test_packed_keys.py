@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sampling import examples
 from ways import OTHER_BITS
 
-from implicit_conv import ShapeError, config, plan_conv2d
+from implicit_conv import ShapeError, config, plan_conv2d, plan_conv2d_input_grad
 from implicit_conv.cpu.candidates.tiling import Tiling
 from implicit_conv.cpu.machine.arch import REGISTER_PIXELS, cpu_arch
 from implicit_conv.cpu.methods import gemm_tilings
@@ -26,6 +26,7 @@ from implicit_conv.cpu.methods.small_groups import SmallGroups
 from implicit_conv.cpu.methods.transposed_gemm import TransposedGemm
 from implicit_conv.cpu.methods.winograd import LargeWinograd, Winograd
 from implicit_conv.cpu.run.packed import PackedFilter
+from implicit_conv.problem.phases import phases_of
 from implicit_conv.testing import Case, changed, plan_of, to_nchw
 
 SAME = ((1, 1), (1, 1))
@@ -277,3 +278,23 @@ def test_subnormals_flushed_by_one_plan_are_not_missed_by_another():
     flushed = plan("flush").pack(w)
     if not is_refused(keeps, case, flushed):
         np.testing.assert_array_equal(keeps(x, flushed).view(np.uint64), expected)
+
+
+def test_phases_with_other_taps_refuse_each_others_filters():
+    """Of images of one pixel, on whose other side the padding is: of two phases each has one."""
+    w = np.arange(8 * 6 * 4, dtype=np.float32).reshape(8, 6, 2, 2)
+    dy = np.ones((1, 8, 1, 3), np.float32)
+    plans = [
+        plan_conv2d_input_grad(
+            dy.shape, w.shape, (1, 6, 1, 8), stride=3, padding=(pads, (0, 0)), precision="strict"
+        )
+        for pads in ((1, 0), (0, 1))
+    ]
+    first, second = (
+        [[tap.start for tap in phase.taps] for phase in phases_of(plan.problem)] for plan in plans
+    )
+    assert first != second and len(first) == len(second)
+    for plan, other in zip(plans, reversed(plans), strict=True):
+        np.testing.assert_array_equal(plan(dy, plan.pack(w)), plan(dy, w))
+        with pytest.raises(ShapeError, match="packed in another order"):
+            plan(dy, other.pack(w))

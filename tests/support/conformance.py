@@ -20,9 +20,10 @@ import numpy as np
 import pytest
 from item_stores import items_alone
 
-from implicit_conv.cpu.candidates.candidate import Candidate, Method, Request
+from implicit_conv.cpu.candidates.candidate import Candidate, Method
 from implicit_conv.cpu.candidates.kernel_method import KernelMethod
 from implicit_conv.cpu.candidates.problem_views import spatial
+from implicit_conv.cpu.candidates.query import Request
 from implicit_conv.cpu.machine.arch import CpuArch, cpu_arch
 from implicit_conv.cpu.plan.input_gradients import INPUT_GRADIENTS
 from implicit_conv.cpu.plan.weight_gradients import WEIGHT_GRADIENTS

@@ -17,15 +17,8 @@ from typing import ClassVar
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array
-from implicit_conv.cpu.candidates.candidate import (
-    Candidate,
-    Formats,
-    Method,
-    Refusal,
-    Request,
-    Serves,
-    Words,
-)
+from implicit_conv.cpu.candidates.candidate import Candidate, Method, Words
+from implicit_conv.cpu.candidates.query import Formats, Refusal, Request, Serves
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.run.call import Arrays
 from implicit_conv.kernels.cpu.runtime.program import Called, Room, Step

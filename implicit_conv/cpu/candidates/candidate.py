@@ -1,4 +1,5 @@
-"""Method: how a convolution is computed. Candidate: a method with its estimated cost.
+"""Method: how a convolution is computed. Candidate: a method with its estimated cost. Choice: the
+candidates for a problem.
 
 A method is a value. All code that depends on a method is in its file under `methods`; no other code
 asks which method a candidate has. What every method must define is abstract here; `kernel_method`
@@ -9,24 +10,25 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, cast
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
 from implicit_conv.arrays.arrays import Array, ordered
-from implicit_conv.cpu.candidates.problem_views import is_pointwise
-from implicit_conv.cpu.candidates.tiling import Near, Tiling
+from implicit_conv.cpu.candidates.problem_views import in_own_axes
+from implicit_conv.cpu.candidates.query import Formats, Query, Refusal, Request, Serves
+from implicit_conv.cpu.candidates.tiling import Estimate, Near, Tiling, output_pixels
 from implicit_conv.cpu.machine.arch import CpuArch
-from implicit_conv.cpu.run.call import Arrays
+from implicit_conv.cpu.run.call import Arrays, bits, ordered_arrays
 from implicit_conv.cpu.run.packed import PackedFilter, PackedOrder, PlainOrder, packed_copy
 from implicit_conv.kernels.cpu.runtime.layout import Layout
 from implicit_conv.kernels.cpu.runtime.program import Room, Step
 from implicit_conv.kernels.geometry import Geometry
-from implicit_conv.kernels.sources import TRANSLATOR
-from implicit_conv.problem.options import ACTIVATIONS, DTYPES, FLOAT_DTYPES, ITEMSIZES, PRECISIONS
+from implicit_conv.problem.options import ITEMSIZES
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import Load
 from implicit_conv.process.cache import cached_property
+from implicit_conv.process.preparation import prepare
 
 if TYPE_CHECKING:
     from implicit_conv.kernels.geometry import Epilogue
@@ -34,126 +36,7 @@ if TYPE_CHECKING:
 Words: TypeAlias = "dict[str, str]"  # rows of an explanation: name, value
 
 
-OPERANDS = ("bias", "residual", "scale")  # arrays of an epilogue
-# Why a method does not serve a precision, by the strictest one that it serves.
-TOO_STRICT = {
-    "standard": "its order of sums is not that of precision {!r}; ask for 'standard'",
-    "fast": "its error exceeds that of precision {!r}; ask for 'fast'",
-}
-
-
-class Serves(NamedTuple):
-    """The problems that a method computes; it is given no other.
-
-    Attributes
-    ----------
-    dtypes : tuple of str
-        Of x.
-    precision : str
-        The strictest one; the method serves those that allow more, too.
-    activations : tuple of str
-        Kinds of activations, of ACTIVATIONS. Every method can do without one.
-    operands : tuple of str
-        Arrays of the epilogue, of OPERANDS. A method that scales adds a bias after that.
-    """
-
-    dtypes: tuple[str, ...] = DTYPES
-    precision: str = "strict"
-    activations: tuple[str, ...] = ACTIVATIONS
-    operands: tuple[str, ...] = OPERANDS
-
-    @property
-    def precisions(self) -> tuple[str, ...]:
-        """All precisions that it serves."""
-        return PRECISIONS[PRECISIONS.index(self.precision) :]
-
-    def refusal(self, dtype: str, precision: str, activation: str) -> str:
-        """Why the planner does not give it a problem with these options, or an empty string."""
-        if dtype not in self.dtypes:
-            return f"it supports {_listed(self.dtypes)}, not {dtype}"
-        if precision not in self.precisions:
-            return TOO_STRICT[self.precision].format(precision)
-        if activation not in ("", *self.activations):
-            served = _listed(self.activations) if self.activations else "none"
-            return f"of the activations it supports {served}, not {activation}"
-        return ""
-
-    def takes(self, epilogue: Epilogue, added: bool) -> bool:
-        """Whether it computes an epilogue with these operands, and a residual if `added`."""
-        given = {"bias": epilogue.biased, "residual": added, "scale": epilogue.scaled}
-        return all(name in self.operands for name, is_given in given.items() if is_given)
-
-
-def _listed(words: Sequence[str]) -> str:
-    *others, last = words
-    return f"{', '.join(others)} and {last}" if others else last
-
-
-FLOATS = Serves(FLOAT_DTYPES)
-
-
-@dataclass(frozen=True)
-class Request:
-    """The options of `conv2d` that decide which methods may run.
-
-    `activation` is the kind of the activation, one of ACTIVATIONS, or "" for none. `flushes` says
-    that subnormals are treated as zero. `max_workspace` is the limit of a candidate's `call_bytes`,
-    of which the operator itself takes `reserved_bytes`. Each variant of a method proposes its
-    `tilings` cheapest tilings. Unless it `searches`, the choice for a near size serves, if there is
-    one; `near` is then that choice, and the only tiling that is tried is most like its own.
-    """
-
-    precision: str = "standard"
-    algorithm: str = "auto"
-    flushes: bool = False
-    max_workspace: int | None = None
-    reserved_bytes: int = 0
-    tilings: int = 1
-    activation: str = ""
-    compiler: str = TRANSLATOR  # of COMPILERS
-    searches: bool = True
-    near: Near | None = None
-
-    @property
-    def strict(self) -> bool:
-        """Whether every sum must have one fixed order."""
-        return self.precision == "strict"
-
-    @property
-    def limit(self) -> float:
-        """Bytes that a candidate may take: infinite without `max_workspace`."""
-        limit = math.inf if self.max_workspace is None else self.max_workspace
-        return limit - self.reserved_bytes
-
-    def admits(self, algorithm: str) -> bool:
-        """Whether the caller allows `algorithm`."""
-        return self.algorithm in ("auto", algorithm)
-
-    def gemm_algorithm(self, problem: Problem) -> str | None:
-        """The algorithm name of implicit GEMM for `problem`; None if the caller does not allow it.
-
-        A problem whose filter is 1x1, with stride 1 and no padding, is "pointwise", unless the
-        caller asks for "implicit_gemm".
-        """
-        pointwise = is_pointwise(problem) and self.algorithm != "implicit_gemm"
-        name = "pointwise" if pointwise else "implicit_gemm"
-        return name if self.admits(name) else None
-
-
-class Refusal(NamedTuple):
-    """A method or algorithm that cannot run, and the reason."""
-
-    name: str
-    reason: str
-
-
-class Formats(NamedTuple):
-    """The properties of compiled kernels that are not part of a candidate."""
-
-    y_dtype: str
-    flushes: bool = False  # whether subnormals are treated as zero
-    recording: bool = False  # whether a debug build records its loads
-    compiler: str = TRANSLATOR  # of COMPILERS
+CLEAR = 0.98  # of two estimates, a ratio that tells them apart
 
 
 @dataclass(frozen=True)
@@ -166,7 +49,7 @@ class Candidate:
     algorithm : str
         The name that `conv2d` takes.
     problem : Problem
-        The problem with three spatial axes.
+        The problem with three spatial axes; one that has parts may take it as it was given.
     view : Problem
         The problem as the method sees it: with other dtypes or merged axes.
     arch : CpuArch
@@ -178,6 +61,8 @@ class Candidate:
         Of these cycles, those that a packed filter saves.
     tiling : Tiling, optional
         The tiling of the view; a method without kernels has none.
+    parts : tuple of Choice
+        Those of the convolutions of which it consists, if it does; see `plan.composite`.
     """
 
     method: Method
@@ -189,11 +74,21 @@ class Candidate:
     cycles: float
     packing: float = 0.0
     tiling: Tiling | None = None
+    parts: tuple[Choice, ...] = ()
 
     @property
     def name(self) -> str:
-        """The algorithm, and the method in a few words."""
-        return f"{self.algorithm}: {self.method.summary}"
+        """The algorithm, and the method in a few words; of parts also the longest one's."""
+        most = self.most_work
+        name = f"{most.algorithm}: {most.method.summary}"
+        return name if most is self else f"{self.method.summary}; {name}"
+
+    @property
+    def most_work(self) -> Candidate:
+        """The candidate itself, or that of the part with most work."""
+        if not self.parts:
+            return self
+        return max((part.best for part in self.parts), key=lambda c: c.cycles).most_work
 
     @property
     def packed_cycles(self) -> float:
@@ -246,6 +141,19 @@ class Candidate:
     def call_bytes(self, w: Array | None = None) -> int:
         """Bytes that a call with a plain filter takes besides its arrays."""
         return self.method.call_bytes(self, w)
+
+    def bytes_for(self, arrays: Arrays | None) -> int:
+        """Those of a call with a filter of the strides of that of `arrays`, if there are any."""
+        if arrays is None or arrays.w is None:
+            return self.call_bytes()
+        return self.call_bytes(self.method.views(self, arrays).w)
+
+    def trace(self, problem: Problem) -> list[Load]:
+        """The loads for contiguous arrays, in the coordinates of `problem`, of which it has a view;
+        those of parts in the coordinates of each one's own problem.
+        """
+        loads = self.method.loads(self)
+        return loads if self.parts else in_own_axes(problem, self.problem, loads)
 
 
 class Method(ABC):
@@ -327,10 +235,18 @@ class Method(ABC):
         """Pack `w`, a filter in the problem's weight layout, in the order of `packed`."""
         order = self.packed(c)
         assert isinstance(order, PlainOrder)
-        return packed_copy(order.copied(ordered(w, c.problem.filter_axes)), order)
+        return packed_copy(order.copied(ordered(bits(w), c.problem.filter_axes)), order)
+
+    def views(
+        self, c: Candidate, arrays: Arrays, filter_axes: tuple[int, ...] | None = None
+    ) -> Arrays:
+        """The arrays of a call as the method takes them: with the axes (n, d, h, w, c) and, of w,
+        (k, c, t, r, s), whose positions in w are `filter_axes`, by default the problem's own.
+        """
+        return ordered_arrays(c.problem, arrays, filter_axes)
 
     def accepts(self, c: Candidate, arrays: Arrays) -> bool:
-        """Whether it can compute arrays of these strides."""
+        """Whether it can compute `views` of these strides."""
         return True
 
     @abstractmethod
@@ -346,8 +262,13 @@ class Method(ABC):
         """The steps for arrays of these strides, which the method must accept; they compute the
         whole epilogue.
 
-        `arrays` are `placed`, or views of such arrays: they have no memory, so that none of their
-        elements may be read or copied here. What steps pass to each other is in `room`.
+        `arrays` are `views` of `placed` ones: they have no memory, so that none of their elements
+        may be read or copied here. What steps pass to each other is in `room`.
+
+        Raises
+        ------
+        StridesError
+            A part takes no arrays of these strides.
         """
 
     def loads(self, c: Candidate) -> list[Load]:
@@ -359,19 +280,94 @@ class Method(ABC):
         """The rows of `explain`: load tile, loads, k-blocks, work items."""
 
 
-class Query(NamedTuple):
-    """What the planner is asked.
+@dataclass(frozen=True)
+class Choice:
+    """The candidates for a problem, best first, and the refusals.
 
-    `arrays` have the strides that the best candidate must accept; without them it may need
-    contiguous arrays. `methods` are by default those of convolutions.
+    Attributes
+    ----------
+    query : Query
+        What was planned, without arrays.
+    candidates : tuple of Candidate
+    refusals : tuple of Refusal
+    tuned : str
+        What was measured, in words, if the first candidate was chosen by `tuning`.
+    near : str
+        From which size the only candidate was taken over, if it was.
     """
 
-    problem: Problem
-    arch: CpuArch
-    request: Request
-    arrays: Arrays | None = None
-    methods: tuple[type[Method], ...] | None = None
+    query: Query
+    candidates: tuple[Candidate, ...]
+    refusals: tuple[Refusal, ...] = ()
+    tuned: str = ""
+    near: str = ""
 
-    def bytes_of(self, c: Candidate) -> int:
-        """Bytes that a call of a candidate takes besides its arrays."""
-        return c.call_bytes(None if self.arrays is None else self.arrays.w)
+    @property
+    def best(self) -> Candidate:
+        """The candidate for plain filters."""
+        return self.candidates[0]
+
+    @cached_property
+    def best_packed(self) -> Candidate:
+        """The candidate for packed filters: `best`, unless it is slower than another one by more
+        than estimates can tell. One that was measured is best for both.
+        """
+        found = min(self.candidates, key=lambda candidate: candidate.packed_cycles)
+        clear = found.packed_cycles < CLEAR * self.best.packed_cycles
+        return found if clear and not self.tuned else self.best
+
+    @cached_property
+    def fallbacks(self) -> tuple[Candidate, ...]:
+        """Candidates for strides that others do not accept.
+
+        They are made on first use, because most arrays are contiguous.
+        """
+        limit, chosen = self.query.request.limit, self.candidates
+        found = (fallback for c in chosen for fallback in c.method.fallbacks(c, limit))
+        new = (c for c in found if c.call_bytes() <= limit and c not in chosen)
+        return tuple(dict.fromkeys(new))
+
+    def in_order(self, first: Candidate) -> Iterator[Candidate]:
+        """All candidates in the order in which they are tried; fallbacks are made if the `first`
+        one cannot run.
+        """
+        yield first
+        others = [c for c in self.candidates if c is not first]
+        yield from sorted((*others, *self.fallbacks), key=lambda candidate: candidate.cycles)
+
+    def seconds(self, packed: bool = False) -> float:
+        """The estimate with a plain or a packed filter, at the CPU's nominal clock."""
+        c = self.best_packed if packed else self.best
+        return (c.packed_cycles if packed else c.cycles) / c.threads / c.arch.hertz
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of scratch memory of all threads, without the packed filter."""
+        return max(self.best.workspace_bytes, self.best_packed.workspace_bytes)
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of the packed filter."""
+        return self.best_packed.packed.bytes
+
+    def call_bytes(self, arrays: Arrays | None = None) -> int:
+        """Bytes of scratch memory and of the filter that a call with a plain filter packs, or of a
+        call with a packed filter if it takes more; the filter is contiguous, or one of `arrays`.
+        """
+        return max(self.best.bytes_for(arrays), self.best_packed.workspace_bytes)
+
+    def pack(self, w: Array, formats: Formats) -> PackedFilter:
+        """The filter `w` in the order that the best candidate for it reads; see `Plan.pack`."""
+        c = self.best_packed
+        return prepare(c.method.pack, c, w, formats)
+
+    @cached_property
+    def nearby(self) -> Request:
+        """The request for a size that takes the best candidate over."""
+        return near(self.query.request, self.best)
+
+
+def near(request: Request, c: Candidate) -> Request:
+    """The request for a size that takes the choice `c` over."""
+    estimate = Estimate(c.cycles, c.chunk, c.packing)
+    return replace(request, near=Near(c.method, c.geometry, estimate, output_pixels(c.view)))

@@ -6,9 +6,10 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING
 
 from implicit_conv.arrays.arrays import Array
-from implicit_conv.cpu.candidates.candidate import Candidate, Formats
+from implicit_conv.cpu.candidates.candidate import Candidate
 from implicit_conv.cpu.candidates.kernel_method import KernelMethod, operator
-from implicit_conv.cpu.run.call import Arrays
+from implicit_conv.cpu.candidates.query import Formats
+from implicit_conv.cpu.run.call import Arrays, ordered_arrays
 from implicit_conv.cpu.run.packed import PackedOrder
 from implicit_conv.kernels.cpu.runtime.program import Room, Step, address_of, launched
 from implicit_conv.kernels.cpu.wgrad.layout import WeightGradLayout
@@ -42,6 +43,16 @@ class GradientMethod(KernelMethod):
         """Bytes of scratch memory of all threads, and of the sums of parts."""
         layout = self.layout(c)
         return c.threads * layout.scratch(packs=False).total + layout.partial_bytes
+
+    def views(
+        self, c: Candidate, arrays: Arrays, filter_axes: tuple[int, ...] | None = None
+    ) -> Arrays:
+        """The arrays of a call, (x, dy, dw), as those of the convolution: dw is its filter, and dy
+        its output.
+        """
+        x, dy, dw, *_ = arrays
+        assert dy is not None
+        return ordered_arrays(c.problem, Arrays(x, dw, dy))
 
     def packed(self, c: Candidate) -> PackedOrder:
         """Nothing is packed."""

@@ -11,11 +11,12 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, ClassVar
 
 from implicit_conv.arrays.arrays import Array, ordered
-from implicit_conv.cpu.candidates.candidate import Candidate, Formats, Method, Request
+from implicit_conv.cpu.candidates.candidate import Candidate, Method
+from implicit_conv.cpu.candidates.query import Formats, Request
 from implicit_conv.cpu.candidates.tiling import Estimate, Tiling, thread_count
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.machine.compiler import check_enabled
-from implicit_conv.cpu.run.call import Arrays
+from implicit_conv.cpu.run.call import Arrays, bits
 from implicit_conv.cpu.run.packed import PackedFilter, PlainOrder
 from implicit_conv.kernels.cpu.runtime.layout import Layout
 from implicit_conv.kernels.cpu.runtime.program import (
@@ -81,7 +82,7 @@ class KernelMethod(Method):
         order = self.packed(c)
         if isinstance(order, PlainOrder):
             return super().pack(c, w, formats)
-        filters = ordered(w, c.problem.filter_axes)
+        filters = ordered(bits(w), c.problem.filter_axes)
         return PackedFilter(operator(c, formats).pack(filters, c.threads), order)
 
     def arguments(self, c: Candidate, operands: Operands) -> Iterable[Operands]:

@@ -4,44 +4,36 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
-from implicit_conv.arrays.arrays import Array, Binding, numpy_dtype
+import numpy as np
+
 from implicit_conv.arrays.integers import check_activation
-from implicit_conv.cpu.candidates.candidate import Candidate, Formats, Method, Query, Request
-from implicit_conv.cpu.candidates.problem_views import in_own_axes, spatial
+from implicit_conv.cpu.candidates.candidate import Candidate, Choice
+from implicit_conv.cpu.candidates.problem_views import spatial
+from implicit_conv.cpu.candidates.query import Formats, Query, Request
 from implicit_conv.cpu.engines.runner import Runner, parse_out_dtype
 from implicit_conv.cpu.machine.arch import CpuArch, cpu_arch
 from implicit_conv.cpu.plan import planner
-from implicit_conv.cpu.plan.planner import Choice
-from implicit_conv.cpu.run.call import (
-    Arrays,
-    Placed,
-    bits,
-    contiguous_strides,
-    ordered_arrays,
-)
-from implicit_conv.cpu.run.packed import PackedFilter, PlainOrder
+from implicit_conv.cpu.plan.steps import steps_of
+from implicit_conv.cpu.run.call import Arrays, stand_in
+from implicit_conv.cpu.run.packed import PackedFilter
 from implicit_conv.errors import PlanError
-from implicit_conv.kernels.cpu.runtime.pool import new_array
-from implicit_conv.kernels.cpu.runtime.program import Room, Step, array_at
+from implicit_conv.kernels.cpu.runtime.program import Room, Step
 from implicit_conv.kernels.geometry import Epilogue
 from implicit_conv.problem.options import (
-    ITEMSIZES,
+    COMPLEX_PARTS,
     Activation,
     activation_kind,
     parse_activation,
 )
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import Load
-from implicit_conv.process.cache import cached_property
 from implicit_conv.process.preparation import imports, prepare
 
-if TYPE_CHECKING:
-    from implicit_conv.cpu.plan import tuning
-
+Shape = tuple[int, ...]
 LOG = logging.getLogger("implicit_conv")
 
 
@@ -66,6 +58,13 @@ def _tuning() -> Any:
     return tuning
 
 
+@imports
+def _complex() -> Any:
+    from implicit_conv.cpu.engines.complex_numbers import COMPLEX
+
+    return COMPLEX
+
+
 @dataclass(frozen=True)
 class CpuEngine(Runner):
     """The plan of one request on one CPU.
@@ -73,9 +72,6 @@ class CpuEngine(Runner):
     Attributes
     ----------
     problem : Problem
-    arch : CpuArch
-    request : Request
-        Precision, algorithm, whether subnormals are treated as zero, and the limit of memory.
     choice : Choice
         The candidates, of which `best` or, with packed filters, `best_packed` runs if it accepts
         the strides of the arrays, and the refusals.
@@ -86,13 +82,9 @@ class CpuEngine(Runner):
     """
 
     problem: Problem
-    arch: CpuArch
-    request: Request
     choice: Choice
     activation: tuple[float, float, float]
     out_dtype: str
-    has_near_sizes: ClassVar[bool] = True  # whether `kinds` derives engines of near sizes
-    methods: ClassVar[tuple[type[Method], ...] | None] = None  # None are all of convolutions
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle and copy the plan with the CPU of this process, and without prepared calls, which
@@ -101,28 +93,27 @@ class CpuEngine(Runner):
         values = (getattr(self, field.name) for field in fields(self))
         return _for_this_cpu, (type(self), cpu_arch(), *values)
 
-    @cached_property
-    def fallbacks(self) -> tuple[Candidate, ...]:
-        """Candidates for strides that others do not accept.
+    @property
+    def arch(self) -> CpuArch:
+        """The machine that the plan is for."""
+        return self.choice.query.arch
 
-        They are made on first use, because most arrays are contiguous.
-        """
-        limit, chosen = self.request.limit, self.choice.candidates
-        found = (fallback for c in chosen for fallback in c.method.fallbacks(c, limit))
-        new = (c for c in found if c.call_bytes() <= limit and c not in chosen)
-        return tuple(dict.fromkeys(new))
+    @property
+    def request(self) -> Request:
+        """Precision, algorithm, whether subnormals are treated as zero, and the limit of memory."""
+        return self.choice.query.request
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
         """All candidates, in the order in which they are tried."""
-        return tuple(self._in_order(self.best))
+        return tuple(self.choice.in_order(self.best))
 
     @property
     def best(self) -> Candidate:
         """The candidate that runs if it accepts the strides of the arrays."""
         return self.choice.best
 
-    @cached_property
+    @property
     def best_packed(self) -> Candidate:
         """The candidate that runs with packed filters if it accepts the strides of the arrays."""
         return self.choice.best_packed
@@ -133,17 +124,17 @@ class CpuEngine(Runner):
         return self.best.algorithm
 
     @property
-    def x_shape(self) -> tuple[int, ...]:
+    def x_shape(self) -> Shape:
         """The shape of x."""
         return self.problem.input_shape
 
     @property
-    def w_shape(self) -> tuple[int, ...]:
+    def w_shape(self) -> Shape:
         """The shape of w."""
         return self.problem.weight_shape
 
     @property
-    def y_shape(self) -> tuple[int, ...]:
+    def y_shape(self) -> Shape:
         """The shape of y."""
         return self.problem.output_shape
 
@@ -160,12 +151,12 @@ class CpuEngine(Runner):
     @property
     def workspace_bytes(self) -> int:
         """Bytes of scratch memory of all threads, without the packed filter."""
-        return max(self.best.workspace_bytes, self.best_packed.workspace_bytes)
+        return self.choice.workspace_bytes
 
     @property
     def packed_bytes(self) -> int:
         """Bytes of the packed filter."""
-        return self.best_packed.packed.bytes
+        return self.choice.packed_bytes
 
     @property
     def packed_key(self) -> tuple[object, ...]:
@@ -177,22 +168,18 @@ class CpuEngine(Runner):
         """Bytes of scratch memory and of the filter that a call with a plain filter packs, or of a
         call with a packed filter if it takes more.
         """
-        return self.call_bytes_of(None)
-
-    def call_bytes_of(self, w: Array | None) -> int:
-        """`call_bytes` for a filter with the strides of `w`; see `Candidate.call_bytes`."""
-        return max(self.best.call_bytes(w), self.best_packed.workspace_bytes)
+        return self.choice.call_bytes()
 
     def explain(self) -> str:
         """The text of `Plan.explain`: the best candidate, then the table of all candidates."""
-        choice = self.choice._replace(candidates=self.candidates)
-        text: str = _explain()(self._problem_text(), choice, self.request, self.formats)
+        choice = replace(self.choice, candidates=self.candidates)
+        text: str = _explain()(self._problem_text(), choice, self.formats)
         return text
 
     def facts(self) -> dict[str, Any]:
         """The facts of `Plan.facts`."""
-        choice = self.choice._replace(candidates=self.candidates)
-        found: dict[str, Any] = _facts_of()(self._problem_text(), choice, self.request)
+        choice = replace(self.choice, candidates=self.candidates)
+        found: dict[str, Any] = _facts_of()(self._problem_text(), choice)
         return found
 
     def _problem_text(self) -> str:
@@ -201,140 +188,93 @@ class CpuEngine(Runner):
 
     def trace(self) -> list[Load]:
         """The loads of the best candidate for contiguous arrays."""
-        return in_own_axes(self.problem, self.best.problem, self.best.method.loads(self.best))
+        return self.best.trace(self.problem)
 
     def pack(self, w: object) -> PackedFilter:
         """The filter `w` in the order that the best candidate for it reads; see `Plan.pack`."""
-        array, c = bits(self.plain_filter(w)), self.best_packed
-        return prepare(c.method.pack, c, array, self.formats)
+        return self.choice.pack(self.plain_filter(w), self.formats)
 
-    def tuned(self, filters: str, arrays: tuple[Array, Array, Array] | None = None) -> CpuEngine:
-        """The plan with its fastest candidate first, measured with `arrays` (x, w, y) or with
-        contiguous ones; see `Plan.tune`.
-        """
+    def tuned(self, filters: str) -> CpuEngine:
+        """The plan with its fastest candidate first; see `Plan.tune`."""
         tuning = _tuning()
         packs = tuning.parse_filters(filters)
         if math.prod(self.y_shape) == 0:
             return self
-        return replace(self, choice=tuning.tuned(*self.trials(packs, arrays), packs))
+        choice = tuning.tuned(self.choice.query, self.arrays, self.formats, packs)
+        return replace(self, choice=choice)
 
-    def trials(
-        self, packs: bool = True, arrays: tuple[Array, Array, Array] | None = None
-    ) -> tuple[Query, tuning.Run]:
-        """What was planned, and a function that makes a call of a candidate; its filter is packed
-        before the call if `packs`.
-        """
-        x, w, y = arrays or self._examples()
-        binding = Binding(x.strides, w.strides, y.strides)
-        view = None if arrays is None else self._arrays(Placed(x, w, y))
+    @property
+    def arrays(self) -> Arrays:
+        """Contiguous arrays of a call, without memory."""
+        return Arrays(
+            stand_in(self.x_shape, self.problem.dtype),
+            stand_in(self.w_shape, self.problem.filter_dtype),
+            stand_in(self.y_shape, self.y_dtype),
+        )
 
-        def run(c: Candidate) -> Callable[[], object]:
-            one = replace(self, choice=Choice((c,), ()))
-            if not packs:
-                call = one.bind(binding)
-                return lambda: call(x, w, None, y)
-            packed = one.pack(w)  # the function keeps it alive: its operand is an address
-            call = one.bind(binding._replace(w=None))
-            return lambda: call(x, packed.operand, None, y)
-
-        query = Query(self.best.problem, self.arch, self.request, view, self.methods)
-        return query, run
-
-    def _examples(self) -> tuple[Array, Array, Array]:
-        """Arrays (x, w, y) to measure with."""
-        problem, tuning = self.problem, _tuning()
-        x = tuning.example(self.x_shape, problem.dtype, 0)
-        w = tuning.example(self.w_shape, problem.filter_dtype, 1)
-        return x, w, new_array(self.y_shape, numpy_dtype(self.y_dtype), x.ctypes.data)
-
-    def _arrays(self, of: Placed) -> Arrays:
-        """The arrays of a call as methods take them."""
-        view, w, axes = self.best.problem, of.w, None
-        order = self.best_packed.packed if w is None else None
-        if isinstance(order, PlainOrder):
-            strides = contiguous_strides(order.shape, ITEMSIZES[order.dtype])
-            w = array_at(of.panels, order.shape, numpy_dtype(order.dtype), strides)
-            axes = order.axes
-        return ordered_arrays(view, of.x, w, of.y, of.residual, of.panels, axes)
-
-    def steps(self, of: Placed, room: Room) -> list[Step]:
-        """Those of the first candidate that accepts the strides.
+    def steps(self, arrays: Arrays, room: Room, *, biased: bool, scaled: bool) -> list[Step]:
+        """Those of the first candidate that accepts the strides; with a scale, a bias is added
+        after it.
 
         Raises
         ------
         PlanError
             There is none.
         """
-        arrays = self._arrays(of)
-        first = self.best_packed if of.w is None else self.best
-        order = self._in_order(first)
-        candidate = next((c for c in order if self._takes(c, of, arrays)), None)
-        if candidate is None and self.choice.near:  # other methods were not asked
-            return self.searched().steps(of, room)
-        if candidate is None:
-            raise self._refusal(of, arrays)
-        if candidate is not first:
-            needs = first.method.needs
-            LOG.debug("%s runs, because %s needs %s", candidate.name, first.name, needs)
-        end, steps = room.end, candidate.method.steps
+        epilogue = Epilogue(self.activation, biased and not scaled, scaled)
+        return steps_of(self.choice, arrays, epilogue, self.formats, room, self.names)
 
-        def made() -> list[Step]:  # perhaps twice
-            room.end = end
-            return steps(candidate, arrays, self._epilogue(of), self.formats, room)
+    def vectors_of_steps(self) -> Callable[[Any, Any], tuple[Any, Any]] | None:
+        """What makes a bias and a scale of steps of those of a call; None if they are the same."""
+        return real_vectors if self.problem.is_complex else None
 
-        found: list[Step] = prepare(made)
-        return found
-
-    def searched(self) -> CpuEngine:
-        """The plan with the candidates of all methods."""
-        query = Query(self.best.problem, self.arch, self.request, None, self.methods)
-        return replace(self, choice=planner.estimated(query))
-
-    def _epilogue(self, of: Placed) -> Epilogue:
-        """What a call does to sums: with a scale, it adds the bias too."""
-        return Epilogue(self.activation, of.biased and not of.scaled, of.scaled)
-
-    def _takes(self, c: Candidate, of: Placed, arrays: Arrays) -> bool:
-        """Whether a candidate can compute `arrays` of these strides."""
-        reads = arrays.w is not None or c.packed.key == self.best_packed.packed.key
-        serves = c.method.serves.takes(self._epilogue(of), of.residual is not None)
-        return reads and serves and c.method.accepts(c, arrays)
-
-    def _refusal(self, of: Placed, arrays: Arrays) -> PlanError:
-        """The error where no candidate takes the strides: for lack of memory, or for what else was
-        given.
+    def of_shape(self, x_shape: Shape, shape: Shape | None) -> Problem | None:
+        """The problem of an x of another shape, or None if it needs a plan of its own; `shape` is
+        what else has a size.
         """
-        names, request = " and ".join(self.names), self.request
-        needs = self.best.method.needs
-        because = f", because {self.best.name} needs {needs}" if needs else ""
-        query = Query(self.best.problem, self.arch, request, arrays, self.methods)
-        least = planner.least_workspace(query)
-        if request.max_workspace is not None and least > request.max_workspace:
-            return PlanError(
-                f"max_workspace is {request.max_workspace} bytes, but {names} of these strides "
-                f"need {least}{because}; pass contiguous arrays, max_workspace={least}, or None "
-                "for no limit"
-            )
-        given = {
-            "packed filter": of.w is None,
-            "bias": of.biased,
-            "scale": of.scaled,
-            "residual": of.residual is not None,
-        }
-        found = [name for name, is_given in given.items() if is_given]
-        ways = ["contiguous arrays"] * bool(needs) + [f"no {name}" for name in found]
-        return PlanError(
-            f"no method takes {names} of these strides{''.join(f' and a {name}' for name in found)}"
-            f"{because}; pass {' or '.join(ways)}"
+        problem: Problem | None = self.problem.of_shape(x_shape)
+        # Axes of one pixel may be in another order: see `problem_views.spatial`.
+        if problem is None or 1 in (*problem.size, *self.problem.size):
+            return None
+        if min(problem.output) < 1 or shape not in (None, problem.output_shape):
+            return None
+        return problem
+
+
+def real_vectors(bias: Any, scale: Any) -> tuple[Any, Any]:
+    """The parts of a complex bias, and a factor for each part."""
+    if bias is not None:
+        bias = bias.view(COMPLEX_PARTS[bias.dtype.name])
+    return bias, None if scale is None else np.repeat(scale, 2)
+
+
+def parsed_options(
+    problem: Problem,
+    request: Request,
+    activation: Activation,
+    out_dtype: object,
+    summed: Problem | None = None,
+) -> tuple[Problem, Request, tuple[float, float, float], str]:
+    """The problem and the request with what an epilogue asks for, the activation as
+    `parse_activation` returns it, and the dtype of results, whose default is that of the sums of
+    `summed`, by default the problem.
+
+    Raises
+    ------
+    PlanError, DTypeError
+        The activation or out_dtype is unknown, or is not supported for this problem.
+    """
+    if problem.is_complex and activation is not None:
+        raise PlanError(
+            f"activation {activation!r} is not defined for complex numbers; leave it out, and "
+            "apply a function to the parts of the result"
         )
-
-    def _in_order(self, first: Candidate) -> Iterator[Candidate]:
-        """All candidates in the order in which they are tried; fallbacks are made if the `first`
-        one cannot run.
-        """
-        yield first
-        others = [c for c in self.choice.candidates if c is not first]
-        yield from sorted((*others, *self.fallbacks), key=lambda candidate: candidate.cycles)
+    name = parse_out_dtype(out_dtype, problem if summed is None else summed)
+    if problem.is_integer:
+        check_activation(activation, name)
+        problem = replace(problem, wide=name in ("int64", "float64"))
+    parsed = parse_activation(activation)
+    return problem, replace(request, activation=activation_kind(parsed)), parsed, name
 
 
 def plan(
@@ -344,9 +284,8 @@ def plan(
     *,
     activation: Activation = None,
     out_dtype: object = None,
-    arrays: Arrays | None = None,
 ) -> CpuEngine:
-    """Plan a request, for `arrays` of these strides or for contiguous ones.
+    """Plan a request.
 
     Raises
     ------
@@ -354,32 +293,27 @@ def plan(
         The precision, algorithm, activation or out_dtype is unknown, or is not supported for this
         problem.
     """
-    out_dtype = parse_out_dtype(out_dtype, problem)
-    if problem.is_integer:
-        check_activation(activation, out_dtype)
-        problem = replace(problem, wide=out_dtype in ("int64", "float64"))
-    parsed = parse_activation(activation)
-    request = replace(request, activation=activation_kind(parsed))
-    choice = planner.plan(spatial(problem, request.precision), arch, request, arrays)
+    problem, request, parsed, dtype = parsed_options(problem, request, activation, out_dtype)
+    query = (
+        Query(problem, arch, request, None, _complex())
+        if problem.is_complex
+        else (Query(spatial(problem, request.precision), arch, request))
+    )
+    choice = planner.plan(query)
     best = choice.best
     LOG.debug("%s: %s on %d threads", problem, best.name, best.threads)
-    return CpuEngine(problem, arch, request, choice, parsed, out_dtype)
+    return CpuEngine(problem, choice, parsed, dtype)
 
 
 def _for_this_cpu(
-    kind: type[CpuEngine],
-    before: CpuArch,
-    problem: Problem,
-    arch: CpuArch,
-    request: Request,
-    choice: Choice,
-    *options: Any,
+    kind: type[CpuEngine], before: CpuArch, problem: Problem, choice: Choice, *options: Any
 ) -> CpuEngine:
     """The plan of a pickle or a copy, made anew if this is not the CPU `before` that pickled it.
 
     The same CPU with other threads keeps the plan, so that it takes filters packed for it.
     """
     if replace(cpu_arch(), threads=before.threads) != before:
-        arch = cpu_arch(None if arch.threads == before.threads else arch.threads)
-        choice = prepare(planner.plan, choice.best.problem, arch, request, methods=kind.methods)
-    return kind(problem, arch, request, choice, *options)
+        query = choice.query
+        arch = cpu_arch(None if query.arch.threads == before.threads else query.arch.threads)
+        choice = prepare(planner.plan, query._replace(arch=arch))
+    return kind(problem, choice, *options)

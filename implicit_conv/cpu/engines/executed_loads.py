@@ -8,7 +8,7 @@ from implicit_conv.arrays.arrays import Array, numpy_dtype
 from implicit_conv.cpu.candidates.kernel_method import KernelMethod
 from implicit_conv.cpu.candidates.problem_views import in_own_axes
 from implicit_conv.cpu.engines.engine import CpuEngine
-from implicit_conv.cpu.run.call import ordered_arrays
+from implicit_conv.cpu.run.call import Arrays
 from implicit_conv.kernels.cpu.runtime.program import Program, Room, W, X, Y, placed
 from implicit_conv.kernels.geometry import Epilogue
 from implicit_conv.problem.schedule import Load
@@ -26,7 +26,7 @@ def executed_loads(engine: CpuEngine, x: Array, w: Array) -> list[Load]:
         placed(place, array.shape, array.dtype, array.strides)
         for place, array in ((X, x), (W, w), (Y, y))
     )
-    arrays = ordered_arrays(c.problem, at_x, at_w, at_y)
+    arrays = c.method.views(c, Arrays(at_x, at_w, at_y))
     epilogue, room = Epilogue(engine.activation), Room()
     steps = c.method.steps(c, arrays, epilogue, formats, room, recording.address)
     Program(steps, room).run(*(array.ctypes.data for array in (x, w, y)))

@@ -14,304 +14,296 @@ the channels of the products, and its C their filters.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array, numpy_dtype, ordered
-from implicit_conv.cpu.candidates.candidate import Method, Query, Request
+from implicit_conv.cpu.candidates import kernel_method
+from implicit_conv.cpu.candidates.candidate import Candidate, Choice, Words
 from implicit_conv.cpu.candidates.phrases import count
 from implicit_conv.cpu.candidates.problem_views import spatial
-from implicit_conv.cpu.engines.engine import CpuEngine
+from implicit_conv.cpu.candidates.query import Formats, Query, Refusal, Request, Serves
 from implicit_conv.cpu.engines.fold_blocks import (
+    Block,
     Blocks,
     as_products,
     blocks_of,
+    filters_together,
     fold_cycles,
+    fold_geometry,
     is_row,
     of_block,
     product_problem,
     tile_strides,
 )
-from implicit_conv.cpu.engines.fold_call import fold_steps
-from implicit_conv.cpu.engines.phase_packing import one_pass_seconds, own_seconds, together
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.plan import planner
-from implicit_conv.cpu.run.call import Arrays, Placed, contiguous_strides, stand_in
-from implicit_conv.cpu.run.packed import PackedFilter
-from implicit_conv.kernels.cpu.runtime.program import Room, Step
-from implicit_conv.kernels.cpu.runtime.table import MOST_APART
-from implicit_conv.problem.options import ITEMSIZES, Activation, parse_activation
+from implicit_conv.cpu.plan.composite import Composite, Derived
+from implicit_conv.cpu.plan.input_gradients import PRODUCTS
+from implicit_conv.cpu.plan.steps import steps_of
+from implicit_conv.cpu.run.call import Arrays, contiguous_strides, stand_in
+from implicit_conv.kernels.cpu.runtime.program import (
+    Copied,
+    Launched,
+    Room,
+    Step,
+    address_of,
+    array_at,
+    copied,
+    launched,
+    located,
+)
+from implicit_conv.kernels.geometry import Epilogue, Geometry
+from implicit_conv.problem.options import ITEMSIZES
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import Load
-from implicit_conv.process.preparation import imports
+from implicit_conv.process.preparation import first, prepare
 
-DTYPES = ("float32", "float64")
-# Costs of phases that their own estimates do not count, on an EPYC 9004 (Zen 4), 2026-11.
-# Cycles per element of y that no L2 has, for each phase that writes a part of its cache line.
-SPREAD_PIXEL_CYCLES = 0.6
-# Cycles per element of y that is stored a stride apart, by bits of a vector: AVX2 masks stores by
-# an instruction that takes long.
-SPREAD_STORE_CYCLES = {512: 0.0}
-SLOW_SPREAD_STORE_CYCLES = 5.0  # with vectors of other sizes, and strides beyond MOST_APART
-LAUNCH_SECONDS = 8e-6  # Python starts the launch of a phase
-NO_ACTIVATION = (0.0, -math.inf, math.inf)
-
-
-@imports
-def _tuning() -> Any:
-    from implicit_conv.cpu.plan import tuning
-
-    return tuning
-
-
-@imports
-def _clock() -> Any:
-    from implicit_conv.cpu.plan.facts import Clock
-
-    return Clock.of
+if TYPE_CHECKING:
+    from implicit_conv.kernels.cpu.runtime.launch import Launch
 
 
 @dataclass(frozen=True)
-class ProductEngine(CpuEngine):
-    """The plan of a tile: vector lanes are filters x taps, which are stored as they are summed."""
+class Fold(Composite):
+    """The products of all taps, which are added into y."""
 
-    methods: ClassVar[tuple[type[Method], ...] | None] = planner.PRODUCTS
-
-
-@dataclass(frozen=True)
-class Fold:
-    """The plan of products and of their fold.
-
-    Attributes
-    ----------
-    problem : Problem
-    product : CpuEngine
-        The plan of the products of one block.
-    blocks : Blocks
-    activation : (kind, low, high)
-        As `parse_activation` returns it.
-    cycles, packed_cycles : float
-        The estimates for the whole problem with a plain and a packed filter, in cycles of one core.
-    """
-
-    problem: Problem
-    product: CpuEngine
-    blocks: Blocks
-    activation: tuple[float, float, float]
-    cycles: float
-    packed_cycles: float
-
-    def seconds(self, packed: bool) -> float:
-        """The estimate, with a filter that is `packed` or plain."""
-        best = self.product.best_packed if packed else self.product.best
-        cycles = self.packed_cycles if packed else self.cycles
-        return cycles / best.threads / best.arch.hertz
+    name: ClassVar[str] = "fold"
+    algorithms: ClassVar[tuple[str, ...]] = ("auto",)
+    kind: ClassVar[str] = "fold"
+    serves: ClassVar[Serves] = Serves(("float32", "float64"), "standard")
 
     @property
-    def call_bytes(self) -> int:
+    def summary(self) -> str:
+        """The method in a few words, for tables."""
+        return "one GEMM of all taps, whose products are then added"
+
+    @property
+    def needs(self) -> str:
+        """What it needs of the strides of arrays, in words."""
+        return "filters and taps of a channel in a row"
+
+    @classmethod
+    def candidates(
+        cls, problem: Problem, arch: CpuArch, request: Request
+    ) -> Iterator[Candidate | Refusal]:
+        """One candidate, whose products are those of a block."""
+        if set(problem.stride) == {1}:
+            return
+        problem = spatial(problem, request.precision)
+        reason = refusal(problem)
+        if reason:
+            yield Refusal(cls.name, reason)
+            return
+        blocks = blocks_of(problem, arch)
+        reserved = request.reserved_bytes + blocks.tile_bytes
+        request = replace(request, reserved_bytes=reserved, activation="")
+        arrays = stand_ins(problem, blocks)
+        query = Query(product_problem(problem, blocks), arch, request, arrays, PRODUCTS)
+        found = planner.of_part(query, cls.name)
+        yield found if isinstance(found, Refusal) else cls()._of(problem, arch, blocks, found)
+
+    def _of(self, problem: Problem, arch: CpuArch, blocks: Blocks, product: Choice) -> Candidate:
+        best, images = product.best, problem.N * len(blocks.all)
+        lanes = arch.lanes(ITEMSIZES[problem.dtype])
+        packed = images * (best.packed_cycles + fold_cycles(problem, blocks, lanes))
+        return Candidate(
+            *(self, best.algorithm, problem, problem, arch, best.threads),
+            cycles=packed + best.packing,
+            packing=best.packing,
+            parts=(product,),
+        )
+
+    def resized(self, c: Candidate, problem: Problem, derived: Derived) -> Candidate | None:
+        """The products of a block of a near size."""
+        problem = spatial(problem)
+        blocks = blocks_of(problem, c.arch)
+        product = derived(c.parts[0], product_problem(problem, blocks))
+        return None if product is None else self._of(problem, c.arch, blocks, product)
+
+    def part_arrays(self, problem: Problem, arch: CpuArch) -> list[Arrays]:
+        """Those of a block."""
+        return [stand_ins(problem, blocks_of(problem, arch))]
+
+    def titles(self, c: Candidate) -> list[str]:
+        """What the products are of."""
+        return ["products of a block"]
+
+    def copied_bytes(self, c: Candidate) -> int:
+        """Bytes of the tile."""
+        return blocks_of(c.problem, c.arch).tile_bytes
+
+    def call_bytes(self, c: Candidate, w: Array | None = None) -> int:
         """Bytes that a call takes besides its arrays: the tile, and what the products take, with a
         packed filter if there are several blocks.
         """
-        panels = self.product.packed_bytes if self.is_packed_first else 0
-        return self.blocks.tile_bytes + max(
-            self.product.call_bytes, self.product.workspace_bytes + panels
-        )
+        (product,), blocks = c.parts, blocks_of(c.problem, c.arch)
+        panels = product.packed_bytes if is_packed_first(c.problem, blocks) else 0
+        own = product.call_bytes(stand_ins(c.problem, blocks))
+        return blocks.tile_bytes + max(own, product.workspace_bytes + panels)
 
-    @property
-    def is_packed_first(self) -> bool:
-        """Whether a plain filter is packed before the first block, because others read it too."""
-        return self.problem.N * len(self.blocks.all) > 1
+    def accepts(self, c: Candidate, arrays: Arrays) -> bool:
+        """Whether a plain filter has one row for each channel."""
+        return arrays.w is None or is_row(c.problem, arrays.w.strides)
 
-    def takes(self, w: Array | None) -> bool:
-        """Whether it reads a filter of these strides: one row for each channel."""
-        return w is None or is_row(self.problem, w.strides)
+    def filters(self, c: Candidate, w: Array) -> list[Array]:
+        """The filter of the products."""
+        return [as_products(c.problem, np.ascontiguousarray(w))]
 
-    def steps(self, of: Placed, room: Room) -> list[Step]:
-        """The steps of a call with a filter that it `takes`."""
-        parts = self.problem, self.product, self.blocks, self.activation
-        return fold_steps(*parts, of, self.is_packed_first, room)
-
-    def pack(self, w: Array) -> PackedFilter:
-        """The packed filter of the products; see `Plan.pack`."""
-        return self.product.pack(as_products(self.problem, np.ascontiguousarray(w)))
-
-    def tuned(self, filters: str) -> Fold:
-        """The plan with the fastest candidate of the products; see `Plan.tune`."""
-        tuning = _tuning()
-        shape = (1, *self.product.problem.size, self.product.problem.K)
-        x = tuning.example(self.problem.output_shape, self.problem.dtype, 0)
-        w = tuning.example(self.problem.weight_shape, self.problem.dtype, 1)
-        memory = np.empty(self.blocks.tile_bytes, np.uint8)
-        strides = tile_strides(self.problem, self.blocks)
-        tile = np.ndarray(shape, numpy_dtype(self.problem.dtype), memory, strides=strides)
-        arrays = of_block(self.problem, self.blocks, x), as_products(self.problem, w), tile
-        return replace(self, product=self.product.tuned(filters, arrays))
-
-    def trace(self) -> list[Load]:
+    def loads(self, c: Candidate) -> list[Load]:
         """The loads of the products of all blocks, in the coordinates of a block."""
-        return self.product.trace() * self.problem.N * len(self.blocks.all)
+        product, blocks = c.parts[0].best, blocks_of(c.problem, c.arch)
+        return product.trace(product.problem) * c.problem.N * len(blocks.all)
 
-    @property
-    def kernel(self) -> str:
-        """What runs, in words."""
-        return f"{self.product.best.name}, for all taps at once; products are then added"
-
-    def facts(self, seconds: float) -> dict[str, Any]:
-        """The facts of `Plan.facts`; phases would take `seconds`, by estimate."""
-        best, clock = self.product.best, _clock()(self.product.arch)
-        nominal = clock.hertz / best.arch.hertz
-        own = clock.milliseconds(best, self.cycles)
-        packed = clock.milliseconds(best, self.packed_cycles)
-        phases = "one convolution for each stride phase"
+    def describe(self, c: Candidate) -> Words:
+        """The tile."""
+        blocks = blocks_of(c.problem, c.arch)
+        number, products = len(blocks.all) * c.problem.N, c.parts[0].query.problem.K
         return {
-            **self.product.facts(),
-            "kernel": self.kernel,
-            "milliseconds": own,
-            "flops": self.problem.flops,
-            "bytes": self.problem.bytes,
-            "packed": {"kernel": self.kernel, "milliseconds": packed},
-            "candidates": [
-                {"kernel": self.kernel, "milliseconds": own, "needs": "filters x taps in a row"},
-                {"kernel": phases, "milliseconds": 1e3 * seconds / nominal, "needs": ""},
-            ],
+            "tile": f"{count(blocks.pixels, 'pixel')} x {products} products, "
+            f"{blocks.tile_bytes / 1024:.0f} KiB; {count(number, 'block')} of {blocks.extent} "
+            f"along {'DHW'[blocks.axis]}"
         }
 
-    def explained(self, result: str, seconds: float) -> Iterator[str]:
-        """The rows of `explain`: the fold, then its products; phases would take `seconds`."""
-        blocks, axis = self.blocks, "DHW"[self.blocks.axis]
-        facts, number = self.facts(seconds), len(blocks.all) * self.problem.N
-        own, phases = (each["milliseconds"] for each in facts["candidates"])
-        yield (
-            f"algorithm   one GEMM of all taps, whose products are added into {result}: "
-            f"{own:.3f} ms, by estimate"
-        )
-        yield f"            one fprop for each stride phase would take {phases:.3f} ms"
-        yield (
-            f"tile        {count(blocks.pixels, 'pixel')} x {self.product.problem.K} products, "
-            f"{blocks.tile_bytes / 1024:.0f} KiB; {count(number, 'block')} of "
-            f"{blocks.extent} along {axis}"
-        )
-        yield f"\nproducts of a block\n{self.product.explain()}"
+    def steps(
+        self,
+        c: Candidate,
+        arrays: Arrays,
+        epilogue: Epilogue,
+        formats: Formats,
+        room: Room,
+        record: int = 0,
+    ) -> list[Step]:
+        """For each block of each image the products, then what adds them into y.
+
+        Kernels write whole rows of y, and read those of a residual: others are copied.
+        """
+        problem, (product,) = c.problem, c.parts
+        blocks, products = blocks_of(problem, c.arch), product.query.problem
+        found, dtype = list[Step](), numpy_dtype(problem.dtype)
+        shape = (1, *products.size, products.K)
+        tile = array_at(room.take(blocks.tile_bytes), shape, dtype, tile_strides(problem, blocks))
+        w, panels = None if arrays.w is None else as_products(problem, arrays.w), arrays.panels
+        own = formats._replace(y_dtype=problem.dtype)
+        if w is not None and is_packed_first(problem, blocks):
+            launch = prepare(_packing, product, own, ordered(w, products.filter_axes))
+            of_w, panels = address_of(w), room.take(product.best_packed.layout.packed_bytes)
+            found.append(launched(launch, room, of_w, of_w, of_w, panels))
+            w = None
+        y, residual = arrays.y, arrays.residual
+        if not all(_has_rows(problem, each) for each in (y, residual) if each is not None):
+            y = room.array(y.shape, y.dtype)
+            if residual is not None:
+                residual = copied(residual, room, found)
+        read = of_block(problem, blocks, arrays.x)
+        end, at = room.end, address_of(tile)
+        steps = steps_of(product, Arrays(read, w, tile, None, panels), Epilogue(), own, room)
+        room.end = end  # the products are in the tile
+        launches = prepare(_launches, c, blocks, epilogue, own, tile, (y, residual))
+        sums = _itself if epilogue.biased else None
+        scratch = room.take(max(launch.bytes for launch in launches))
+        for n in range(problem.N):
+            for block, launch in zip(blocks.all, launches, strict=True):
+                part = of_block(problem, blocks, arrays.x, n, block.first)
+                by = {located(address_of(read))[0]: address_of(part) - address_of(read)}
+                found += [step.moved(by) for step in steps]
+                out, added = (
+                    0 if each is None else address_of(_written(problem, blocks, block, each, n))
+                    for each in (y, residual)
+                )
+                given = launch, scratch, at, at, out, 0, added, sums, epilogue.scaled
+                found.append(Launched(*given))
+        if y is not arrays.y:
+            found.append(Copied(y, arrays.y))
+        return found
 
 
-class Folds(NamedTuple):
-    """What runs in place of phases, with plain and with packed filters."""
-
-    plain: Fold | None = None
-    packed: Fold | None = None
-    phases_seconds: float = 0.0  # the estimate of phases with a plain filter
-
-    @property
-    def tile_bytes(self) -> int:
-        """Bytes of the larger tile."""
-        return max(fold.blocks.tile_bytes for fold in self[:2] if fold is not None)
-
-    @property
-    def call_bytes(self) -> int:
-        """Bytes that a call of either takes besides its arrays."""
-        return max(fold.call_bytes for fold in self[:2] if fold is not None)
-
-    def tuned(self, filters: str, found: Fold) -> Folds:
-        """The plans with the fastest candidate of the products of `found`, one of them or both."""
-        tuned = found.tuned(filters)
-        plain, packed = (tuned if fold == found else fold for fold in self[:2])
-        return self._replace(plain=plain, packed=packed)
-
-
-def refusal(problem: Problem, request: Request) -> str:
+def refusal(problem: Problem) -> str:
     """Why products are not folded, or an empty string."""
-    if request.precision == "strict" or request.algorithm != "auto":
-        return "one sum for each element is asked for"
-    if problem.dtype not in DTYPES or problem.groups > 1:
-        return "it needs one group of float32 or float64"
+    if problem.groups > 1:
+        return "it needs one group"
     if problem.channels_last and problem.C > 1:
         return "filters are contiguous in y"
     spread = [s for s, taps in zip(problem.dilation, problem.kernel, strict=True) if taps > 1]
     if set(spread) - {1}:
         return "it needs dilation 1"
-    if set(problem.stride) == {1} or 0 in (problem.K, problem.C, *problem.size, *problem.output):
-        return "it needs a stride, channels, filters and pixels"
+    if 0 in (problem.K, problem.C, *problem.size, *problem.output):
+        return "it needs channels, filters and pixels"
     strides = contiguous_strides(problem.weight_shape, ITEMSIZES[problem.dtype])
     return "" if is_row(problem, strides) else "the filters and taps of a channel are no row of w"
 
 
-def plan(
-    problem: Problem,
-    arch: CpuArch,
-    request: Request,
-    activation: tuple[float, float, float],
-) -> Fold | None:
-    """The fold of the input gradient of `problem`, if there is one that takes no more memory than
-    `request` allows; its estimate tells whether it should run.
-    """
-    problem = spatial(problem, request.precision)
-    if refusal(problem, request):
-        return None
-    blocks = blocks_of(problem, arch)
+def is_packed_first(problem: Problem, blocks: Blocks) -> bool:
+    """Whether a plain filter is packed before the first block, because others read it too."""
+    return problem.N * len(blocks.all) > 1
+
+
+def stand_ins(problem: Problem, blocks: Blocks) -> Arrays:
+    """(x, w, tile) of a block, in the axes of `product_problem`; they have no memory."""
     products = product_problem(problem, blocks)
-    limit = request.max_workspace
-    reserved = 0 if limit is None else request.reserved_bytes + blocks.tile_bytes
-    request = replace(request, reserved_bytes=reserved, activation="")
-    x, w, tile = stand_ins(problem, products, blocks)
-    query = Query(products, arch, request, Arrays(x, w, tile), ProductEngine.methods)
-    if limit is not None and planner.least_workspace(query) > limit:
-        return None
-    choice = planner.plan(*query)
-    product = ProductEngine(products, arch, request, choice, NO_ACTIVATION, products.dtype)
-    best, images = choice.best, problem.N * len(blocks.all)
-    one = best.packed_cycles
-    lanes = arch.lanes(ITEMSIZES[problem.dtype])
-    packed = images * (one + fold_cycles(problem, blocks, lanes))
-    found = Fold(problem, product, blocks, activation, packed + best.packing, packed)
-    return found if found.call_bytes - blocks.tile_bytes <= request.limit else None
-
-
-def stand_ins(problem: Problem, products: Problem, blocks: Blocks) -> tuple[Array, Array, Array]:
-    """(x, w, tile) of a block with the axes that methods take; they have no memory."""
     x = of_block(problem, blocks, stand_in(problem.output_shape, problem.dtype))
-    w = ordered(
-        as_products(problem, stand_in(problem.weight_shape, problem.dtype)), products.filter_axes
-    )
+    w = as_products(problem, stand_in(problem.weight_shape, problem.dtype))
     shape = (1, *products.size, products.K)
-    return x, w, stand_in(shape, problem.dtype, tile_strides(problem, blocks))
+    return Arrays(x, w, stand_in(shape, problem.dtype, tile_strides(problem, blocks)))
 
 
-def spread_cycles(problem: Problem, arch: CpuArch) -> float:
-    """Cycles that phases take to store pixels of rows a stride apart, besides their estimates."""
-    if problem.stride[-1] == 1:
-        return 0.0
-    elements = math.prod(problem.input_shape)
-    beyond = max(0.0, elements - arch.l2_bytes / ITEMSIZES[problem.dtype])
-    stores = SLOW_SPREAD_STORE_CYCLES
-    if problem.stride[-1] <= MOST_APART:
-        stores = SPREAD_STORE_CYCLES.get(arch.vector_bits, stores)
-    return elements * stores + beyond * problem.stride[-1] * SPREAD_PIXEL_CYCLES
+def _itself(bias: Array) -> Array:
+    """The initial sums of a fold."""
+    return bias
 
 
-def folds_of(
-    problem: Problem,
-    arch: CpuArch,
-    request: Request,
-    activation: Activation,
-    phases: Sequence[CpuEngine],
-) -> Folds | None:
-    """What runs in place of `phases`, because it is faster, by estimate."""
-    found = plan(problem, arch, request, parse_activation(activation))
-    if found is None:
-        return None
-    spread = spread_cycles(problem, arch) / arch.hertz
-    plain = packed = len(phases) * LAUNCH_SECONDS + spread
-    best = [engine.best_packed for engine in phases]
-    packed += sum(c.packed_cycles / c.threads / c.arch.hertz for c in best)
-    joined = together(problem, phases)
-    plain += one_pass_seconds(problem, joined) if joined else own_seconds(problem, phases)
-    folds = Folds(
-        found if found.seconds(packed=False) < plain else None,
-        found if found.seconds(packed=True) < packed else None,
-        plain,
-    )
-    return None if folds[:2] == (None, None) else folds
+def _packing(product: Choice, formats: Formats, filters: Array) -> Launch:
+    """The launch that packs the filter of the products."""
+    c = product.best_packed
+    return kernel_method.operator(c, formats).prepare_packing(filters, c.threads)
+
+
+def _has_rows(problem: Problem, array: Array) -> bool:
+    """Whether pixels of a row are contiguous."""
+    return bool(ordered(array, problem.axes).strides[3] == array.itemsize)
+
+
+def _written(problem: Problem, blocks: Blocks, block: Block, array: Array, n: int) -> Array:
+    """The elements of y or the residual that a block of image `n` writes."""
+    place = [slice(n, n + 1), *[slice(None)] * 4]
+    place[1 + blocks.axis] = slice(block.begin, block.end)
+    return ordered(array, problem.axes)[tuple(place)]
+
+
+def _launches(
+    c: Candidate,
+    blocks: Blocks,
+    epilogue: Epilogue,
+    formats: Formats,
+    tile: Array,
+    arrays: Sequence[Array | None],
+) -> list[Launch]:
+    """The launches that fold the blocks of an image; `arrays` are y and the residual."""
+    first("folds")
+    from implicit_conv.kernels.cpu.fold.operator import Fold as FoldOperator
+    from implicit_conv.kernels.cpu.fold.operator import FoldLayout
+    from implicit_conv.kernels.cpu.operator import Build, Operands
+    from implicit_conv.kernels.cpu.tile.storage import Format
+
+    arch, problem = c.arch, c.problem
+    size, form = ITEMSIZES[problem.dtype], Format(*[problem.dtype] * 6)
+    lanes = arch.lanes(size)
+    found: dict[Geometry, Launch] = {}  # most blocks have one geometry
+    operator: FoldOperator | None = None
+    geometries = [fold_geometry(problem, blocks, block) for block in blocks.all]
+    for block, g in zip(blocks.all, geometries, strict=True):
+        if g in found:
+            continue
+        layout = FoldLayout(g, size, lanes, filters_together(problem))
+        ends = g.C, (g.P, g.Q)
+        build = Build(form, arch.fma, *ends, formats.flushes, False, formats.compiler)
+        if operator is None:
+            operator = FoldOperator(layout, lanes, build)
+        else:
+            operator = operator.resized(layout, build)
+        views = [None if a is None else _written(problem, blocks, block, a, 0) for a in arrays]
+        operands = Operands(tile, None, *views)
+        found[g] = operator.prepare(operands, epilogue, c.threads)
+    return [found[g] for g in geometries]

@@ -8,17 +8,16 @@ compiles what other sizes take, so that no call waits for it.
 from __future__ import annotations
 
 import functools
-from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from implicit_conv.arrays.arrays import Binding
-from implicit_conv.cpu.candidates.candidate import Candidate, Query
+from implicit_conv.cpu.candidates.candidate import Candidate, Choice
 from implicit_conv.cpu.candidates.kernel_method import missing_parts
+from implicit_conv.cpu.candidates.query import Formats
 from implicit_conv.cpu.engines.engine import CpuEngine
 from implicit_conv.cpu.plan import planner
-from implicit_conv.cpu.plan.planner import Choice
 from implicit_conv.cpu.run.call import contiguous_strides
 from implicit_conv.problem.options import ITEMSIZES, SPACE
 from implicit_conv.problem.problem import Problem
@@ -32,42 +31,41 @@ EXTENTS = 32  # along an axis, for which the kernels of a range are prepared
 Shape = tuple[int, ...]
 
 
-class Range(ABC):
+class Range:
     """The engine that serves near sizes of one kind."""
 
-    def __init__(self, engine: Any) -> None:
+    def __init__(self, engine: CpuEngine) -> None:
         self.engine = engine
 
     @cached_property
     def names(self) -> tuple[str, ...]:
         """The names of the kinds of what is planned, to which entries of measured sizes belong."""
-        each = [(own.best.problem, own.arch, own.request, own.methods) for own in self._planned]
-        return tuple(
-            planner.kind_name(Query(problem, arch, request, None, methods))
-            for problem, arch, request, methods in each
-        )
+        return tuple(planner.kind_name(each.query) for each in _all(self.engine.choice))
 
     def missing_parts(self) -> int:
         """The number of parts of its engine's kernels that are not loaded."""
-        return sum(missing_parts(own.best, own.formats) for own in self._planned)
+        return _missing_parts(self.engine.choice, self.engine.formats)
 
     @property
     def seconds(self) -> float:
-        """The estimate of a call, without what adds the same for all sizes."""
-        return sum(own.best.seconds for own in self._planned)
+        """The estimate of a call."""
+        return self.engine.choice.seconds()
 
-    @property
-    @abstractmethod
-    def _planned(self) -> tuple[CpuEngine, ...]:
-        """The engines whose choices are taken over."""
-
-    @abstractmethod
-    def sized(self, x_shape: Shape, shape: Shape | None = None) -> Any:
+    def sized(self, x_shape: Shape, shape: Shape | None = None) -> CpuEngine | None:
         """The engine for an x of another shape, or None if it needs a plan of its own.
 
         `shape` is what else has a size, if the caller has given it: dy of a weight gradient, the
         result of a transposed convolution, or its spatial extents.
         """
+        engine = self.engine
+        problem = engine.of_shape(x_shape, shape)
+        if problem is None:
+            return None
+        choice = derived(planner.words(engine.problem), engine.formats, engine.choice, problem)
+        if choice is None:
+            return None
+        sized: CpuEngine = type(engine)(problem, choice, engine.activation, engine.out_dtype)
+        return sized
 
     def prepared(self) -> Iterator[None]:
         """Load the kernels that sizes of the range take, and then those of small sizes."""
@@ -86,87 +84,88 @@ class Range(ABC):
                         yield
 
 
-class CandidateRange(Range):
-    """Convolutions, weight gradients and stride phases: the candidate of their view is derived."""
+def _all(choice: Choice) -> Iterator[Choice]:
+    """A choice, and those of its parts."""
+    yield choice
+    for part in choice.best.parts:
+        yield from _all(part)
 
-    def __init__(self, engine: CpuEngine) -> None:
-        super().__init__(engine)
-        self._request = planner.near(engine.request, engine.best)
 
-    @property
-    def _planned(self) -> tuple[CpuEngine, ...]:
-        return (self.engine,)
+def _missing_parts(choice: Choice, formats: Formats) -> int:
+    """The parts of kernels of a choice that are not loaded; see `Range.missing_parts`."""
+    c = choice.best
+    if not c.parts:
+        return missing_parts(c, formats)
+    method: Any = c.method  # a `Composite`
+    own = method.part_formats(c, formats)
+    return sum(_missing_parts(part, own) for part in c.parts)
 
-    def sized(self, x_shape: Shape, shape: Shape | None = None) -> CpuEngine | None:
-        """See `Range`."""
-        problem = self._problem(x_shape, shape)
-        return None if problem is None else self.derived(problem)
 
-    def _problem(self, x_shape: Shape, shape: Shape | None) -> Problem | None:
-        """The convolution of an x of another shape, or None if it needs a plan of its own."""
-        problem: Problem | None = self.engine.problem.of_shape(x_shape)
-        # Axes of one pixel may be in another order: see `problem_views.spatial`.
-        if problem is None or 1 in (*problem.size, *self.engine.problem.size):
-            return None
-        if min(problem.output) < 1 or shape not in (None, problem.output_shape):
-            return None
-        return problem
-
-    def derived(self, problem: Problem) -> CpuEngine | None:
-        """The engine of a problem of another size, or None if its method cannot run; a stride
-        phase may have other padding too.
-        """
-        engine, view = self.engine, self.engine.best.problem
-        missing = 3 - problem.rank
-        own = view.changed(
-            N=problem.N,
-            size=(*view.size[:missing], *problem.size),
-            pad_lo=(*view.pad_lo[:missing], *problem.pad_lo),
-            pad_hi=(*view.pad_hi[:missing], *problem.pad_hi),
-        )
-        if own.output[missing:] != problem.output:  # the axes of `view` are in another order
-            return None
-        c = planner.like(engine.best, own, self._request)
-        if c is None:
-            return None
-        if prepares_later() and missing_parts(c, engine.formats):
-            c = self._loaded(own, c) or c
-        choice = Choice((c,), (), near=engine.choice.near or planner.words(engine.problem))
-        options = engine.arch, engine.request, choice, engine.activation, engine.out_dtype
-        sized: CpuEngine = type(engine)(problem, *options)
-        return sized
-
-    def _loaded(self, problem: Problem, wanted: Candidate) -> Candidate | None:
-        """A candidate of the same method whose kernels are loaded, for a call that would compile
-        those of `wanted`, unless it takes longer than that.
-        """
-        request = replace(self.engine.request, tilings=TILINGS)
-        longest = wanted.seconds + COMPILATION_SECONDS
-        for c in type(wanted.method).candidates(problem, wanted.arch, request):
-            if isinstance(c, Candidate) and c.method == wanted.method and c.seconds < longest:
-                if not missing_parts(c, self.engine.formats):
-                    return c
+def derived(size: str, formats: Formats, choice: Choice, problem: Problem) -> Choice | None:
+    """The choice for a problem that differs in sizes alone, and a stride phase in its padding too;
+    None if the method cannot run. `size` is that of the first one, in words.
+    """
+    c = choice.best
+    if c.parts:
+        method: Any = c.method  # a `Composite`
+        of_part = functools.partial(derived, size, method.part_formats(c, formats))
+        other = method.resized(c, problem, of_part)
+    else:
+        other = _resized(choice, problem, formats)
+    if other is None:
         return None
+    near = choice.near or size
+    return Choice(choice.query._replace(problem=other.problem), (other,), near=near)
 
 
-def range_of(engine: Any) -> Range | None:
+def _resized(choice: Choice, problem: Problem, formats: Formats) -> Candidate | None:
+    """The candidate for the view of a problem; see `derived`."""
+    view, missing = choice.best.problem, 3 - problem.rank
+    own = view.changed(
+        N=problem.N,
+        size=(*view.size[:missing], *problem.size),
+        pad_lo=(*view.pad_lo[:missing], *problem.pad_lo),
+        pad_hi=(*view.pad_hi[:missing], *problem.pad_hi),
+    )
+    if own.output[missing:] != problem.output:  # the axes of `view` are in another order
+        return None
+    c = planner.like(choice.best, own, choice.nearby)
+    if c is not None and prepares_later() and missing_parts(c, formats):
+        return _loaded(choice, own, c, formats) or c
+    return c
+
+
+def _loaded(
+    choice: Choice, problem: Problem, wanted: Candidate, formats: Formats
+) -> Candidate | None:
+    """A candidate of the same method whose kernels are loaded, for a call that would compile those
+    of `wanted`, unless it takes longer than that.
+    """
+    request = replace(choice.query.request, tilings=TILINGS)
+    longest = wanted.seconds + COMPILATION_SECONDS
+    for c in type(wanted.method).candidates(problem, wanted.arch, request):
+        if isinstance(c, Candidate) and c.method == wanted.method and c.seconds < longest:
+            if not missing_parts(c, formats):
+                return c
+    return None
+
+
+def range_of(engine: CpuEngine) -> Range | None:
     """The range of an engine; None if each size needs a plan of its own.
 
     Fixed are the strides of w, so that a fold takes those of all calls of the kind.
     """
-    if getattr(engine, "has_near_sizes", False):
-        serves = may_serve(engine) and not engine.problem.repeats
-        return CandidateRange(engine) if serves else None
-    other = getattr(engine, "range_of_sizes", None)  # that of a gradient, if it is one
-    found: Range | None = None if other is None else other()
-    return found
+    return Range(engine) if may_serve(engine.choice) else None
 
 
-def may_serve(engine: CpuEngine) -> bool:
-    """Whether near sizes may take the choice of `engine` over."""
-    request = engine.request
-    searches = request.searches or request.max_workspace is not None
-    return not searches and planner.may_serve(engine.best, request)
+def may_serve(choice: Choice) -> bool:
+    """Whether near sizes may take a choice over."""
+    request, c = choice.query.request, choice.best
+    if request.searches or request.max_workspace is not None:
+        return False
+    if c.parts:
+        return all(map(may_serve, c.parts))
+    return planner.may_serve(c, request) and not choice.query.problem.repeats
 
 
 def bind(engine: Any) -> None:

@@ -12,27 +12,28 @@ import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from implicit_conv.arrays.arrays import Array, numpy_dtype
-from implicit_conv.cpu.candidates.candidate import Request
-from implicit_conv.cpu.engines import dgrad
-from implicit_conv.cpu.engines.dgrad import InputGradEngine
-from implicit_conv.cpu.engines.runner import parse_out_dtype
-from implicit_conv.cpu.engines.sums import SumEngine
+from implicit_conv.arrays.arrays import Array
+from implicit_conv.cpu.candidates.candidate import Candidate, Choice, Method
+from implicit_conv.cpu.candidates.query import Formats, Query, Refusal, Request
+from implicit_conv.cpu.engines.gradients import GRADIENTS
 from implicit_conv.cpu.machine.arch import CpuArch
-from implicit_conv.cpu.run.call import Placed
-from implicit_conv.cpu.run.packed import PackedFilter, packed_parts
+from implicit_conv.cpu.plan import planner
+from implicit_conv.cpu.plan.composite import Composite, Derived
+from implicit_conv.cpu.plan.steps import steps_of
+from implicit_conv.cpu.run.call import Arrays, stand_in
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.cpu.runtime.program import Called, Copied, Room, Step
+from implicit_conv.kernels.cpu.runtime.program import Called, Room, Step
+from implicit_conv.kernels.geometry import Epilogue
 from implicit_conv.problem.options import ITEMSIZES, PADDING_MODES, SPACE
 from implicit_conv.problem.problem import Problem
+from implicit_conv.problem.schedule import Load
 
 
-@dataclass(frozen=True)
-class Strip:
+class Strip(NamedTuple):
     """The padding on one side of an axis.
 
     Attributes
@@ -41,132 +42,142 @@ class Strip:
         The spatial axis.
     first : int
         Its first position along the axis, counted from the start of the padding.
-    engine : InputGradEngine
-        The plan of its gradient.
+    problem : Problem
+        The convolution that reads its positions alone.
     """
 
     axis: int
     first: int
-    engine: InputGradEngine
+    problem: Problem
 
 
 @dataclass(frozen=True)
-class FoldedEngine(SumEngine):
-    """The plan of an input gradient.
+class Borders(Composite):
+    """The gradient inside the image, then those of all strips of padding."""
 
-    Attributes
-    ----------
-    problem : Problem
-        The convolution whose input gradient this is.
-    image : InputGradEngine
-        The plan of the gradient inside the image.
-    strips : tuple of Strip
-    out_dtype : str
-        The dtype of results; sums are computed in that of the engines.
-    """
+    name: ClassVar[str] = "repeated padding"
+    kind: ClassVar[str] = "borders"
+    summary: ClassVar[str] = "the gradient inside the image, and of each strip of padding"
 
-    problem: Problem
-    image: InputGradEngine
-    strips: tuple[Strip, ...]
-    out_dtype: str
-    names: ClassVar[tuple[str, str]] = ("dy", "w")
-    has_epilogue: ClassVar[bool] = False
-    kind: ClassVar[str] = "images"
+    @classmethod
+    def candidates(
+        cls, problem: Problem, arch: CpuArch, request: Request
+    ) -> Iterator[Candidate | Refusal]:
+        """One candidate."""
+        reserved = request.reserved_bytes + strip_bytes(problem)
+        request, found = replace(request, reserved_bytes=reserved), list[Choice]()
+        for part, arrays in zip(_parts(problem), cls().part_arrays(problem, arch), strict=True):
+            choice = planner.of_part(Query(part, arch, request, arrays, GRADIENTS), cls.name)
+            if isinstance(choice, Refusal):
+                yield choice
+                return
+            found.append(choice)
+        yield cls().composed(problem, arch, found)
 
-    @property
-    def engines(self) -> tuple[InputGradEngine, ...]:
-        """The plans of the image and of all strips."""
-        return (self.image, *(strip.engine for strip in self.strips))
+    def resized(self, c: Candidate, problem: Problem, derived: Derived) -> Candidate | None:
+        """The same strips of an image of a near size."""
+        parts = _parts(problem)
+        if len(parts) != len(c.parts):
+            return None
+        found = [derived(choice, part) for choice, part in zip(c.parts, parts, strict=True)]
+        known = [choice for choice in found if choice is not None]
+        return self.composed(problem, c.arch, known) if len(known) == len(parts) else None
 
-    @property
-    def x_shape(self) -> tuple[int, ...]:
-        """The shape of dy."""
-        return self.problem.output_shape
-
-    @property
-    def y_shape(self) -> tuple[int, ...]:
-        """The shape of dx."""
-        return self.problem.input_shape
-
-    @property
-    def summed(self) -> Problem:
-        """The fprop of the phase with most taps."""
-        return self.image.summed
-
-    @property
-    def y_dtype(self) -> str:
-        """The dtype of sums, in which strips are added."""
-        return self.image.out_dtype
-
-    @property
-    def copied_bytes(self) -> int:
-        """Bytes of the largest strip, and of its sums along the later axes."""
-        engines = self.engines[1:]
-        return 2 * max(math.prod(e.y_shape) * ITEMSIZES[e.out_dtype] for e in engines)
-
-    def explain(self) -> str:
-        """The text of `Plan.explain`: the gradient inside the image, then the strips."""
-        space = SPACE[self.problem.rank]
-        lines = [
-            f"strip       {' x '.join(map(str, strip.engine.problem.size))} pixels of padding at "
-            f"{space[strip.axis]}={strip.first - max(0, self.problem.pad_lo[strip.axis])}, added "
-            f"to the pixels that padding_mode {self.problem.padding_mode!r} repeats"
-            for strip in self.strips
+    def part_arrays(self, problem: Problem, arch: CpuArch) -> list[Arrays]:
+        """The image and the strips, which are sums; each reads the whole dy and w."""
+        return [
+            Arrays(
+                stand_in(part.output_shape, part.dtype),
+                stand_in(part.weight_shape, part.filter_dtype),
+                stand_in(part.input_shape, part.sum_dtype),
+            )
+            for part in _parts(problem)
         ]
-        return "\n".join([*lines, "", self.image.explain()])
 
-    def pack(self, w: object) -> PackedFilter:
-        """The packed filters of the image and of all strips as one; see `Plan.pack`."""
-        return packed_parts(self.kind, [engine.pack(w) for engine in self.engines])
+    def titles(self, c: Candidate) -> list[str]:
+        """Where each strip is."""
+        problem, space = c.problem, SPACE[c.problem.rank]
+        return [
+            "inside the image",
+            *(
+                f"strip of {' x '.join(map(str, strip.problem.size))} pixels of padding at "
+                f"{space[strip.axis]}={strip.first - max(0, problem.pad_lo[strip.axis])}, added to "
+                f"the pixels that padding_mode {problem.padding_mode!r} repeats"
+                for strip in strips_of(problem)
+            ),
+        ]
 
-    def tuned(self, filters: str) -> FoldedEngine:
-        """The plan with the fastest candidates of the image and of all strips; see `Plan.tune`."""
-        strips = (replace(strip, engine=strip.engine.tuned(filters)) for strip in self.strips)
-        return replace(self, image=self.image.tuned(filters), strips=tuple(strips))
+    def copied_bytes(self, c: Candidate) -> int:
+        """Bytes of the largest strip, and of its sums along the later axes."""
+        return strip_bytes(c.problem)
 
-    def steps(self, of: Placed, room: Room) -> list[Step]:
-        """The gradient of the image, and of each strip, which is then added to it; the image writes
-        to y if it has the dtype of that.
-        """
-        starts = self.starts
-        y = of.y
-        if self.image.y_dtype != self.y_dtype:
-            y = room.array(y.shape, numpy_dtype(self.image.y_dtype))
-        found = self.image.steps(of._replace(y=y), room)
-        if y is not of.y:
-            found.append(Copied(y, of.y))
+    def filters(self, c: Candidate, w: Array) -> list[Array]:
+        """All parts read the whole filter."""
+        return [w] * len(c.parts)
+
+    def loads(self, c: Candidate) -> list[Load]:
+        """Those of all parts, with the coordinates of each one's own arrays."""
+        parts = zip(c.parts, _parts(c.problem), strict=True)
+        return [load for choice, part in parts for load in choice.best.trace(part)]
+
+    def steps(
+        self,
+        c: Candidate,
+        arrays: Arrays,
+        epilogue: Epilogue,
+        formats: Formats,
+        room: Room,
+        record: int = 0,
+    ) -> list[Step]:
+        """The gradient of the image, and of each strip, which is then added to it."""
+        (image, *strips), (begin, *begins) = c.parts, self.panels(c, arrays)
+        found = steps_of(image, arrays._replace(panels=begin), epilogue, formats, room)
         end = room.end
-        for strip, start in zip(self.strips, starts[1:-1], strict=True):
-            room.end, engine = end, strip.engine
-            values = room.array(engine.y_shape, numpy_dtype(engine.y_dtype))
-            found += engine.steps(of._replace(y=values, panels=of.panels + start), room)
-            found.append(Called(functools.partial(self._add, strip), (values, of.y)))
+        for strip, choice, panels in zip(strips_of(c.problem), strips, begins, strict=True):
+            room.end = end
+            values = room.array(strip.problem.input_shape, arrays.y.dtype)
+            own = arrays._replace(y=values, panels=panels)
+            found += steps_of(choice, own, epilogue, formats, room)
+            found.append(Called(functools.partial(_add, c.problem, strip), (values, arrays.y)))
         return found
 
-    def _add(self, strip: Strip, values: Array, y: Array, *_: object) -> None:
-        """Add the gradient of a strip to the pixels that it repeats."""
-        axes = [self.problem.array_layout.index(letter) for letter in SPACE[self.problem.rank]]
-        values = values.astype(y.dtype, copy=False)
-        for axis in range(len(axes) - 1, strip.axis, -1):
-            rows = np.moveaxis(values, axes[axis], 0)
-            folded = np.zeros((y.shape[axes[axis]], *rows.shape[1:]), rows.dtype)
-            _add_rows(rows, self.sources(axis), folded)
-            values = np.moveaxis(folded, 0, axes[axis])
-        place, first = axes[strip.axis], strip.first
-        rows = np.moveaxis(values, place, 0)
-        sources = self.sources(strip.axis)[first : first + len(rows)]
-        _add_rows(rows, sources, np.moveaxis(y, place, 0))
 
-    def sources(self, axis: int) -> list[int]:
-        """The pixel that each position of the padded axis reads; none repeats a cropped pixel."""
-        problem = self.problem
-        size, low, high = problem.size[axis], problem.pad_lo[axis], problem.pad_hi[axis]
-        mode = PADDING_MODES.index(problem.padding_mode)
-        first, count = max(0, -low), size - max(0, -low) - max(0, -high)
-        return [
-            at if 0 <= at < size else first + schedule.repeated_pixel(mode, at - first, count)
-            for at in range(-max(0, low), size + max(0, high))
-        ]
+def _parts(problem: Problem) -> list[Problem]:
+    """The problems of the image and of all strips."""
+    plain = problem.changed(padding_mode="zeros")
+    return [plain, *(strip.problem for strip in strips_of(problem))]
+
+
+def strip_bytes(problem: Problem) -> int:
+    """Bytes of the largest strip, and of its sums along the later axes."""
+    largest = max(math.prod(strip.problem.input_shape) for strip in strips_of(problem))
+    return 2 * largest * ITEMSIZES[problem.sum_dtype]
+
+
+def _add(problem: Problem, strip: Strip, values: Array, y: Array, *_: object) -> None:
+    """Add the gradient of a strip to the pixels that it repeats."""
+    axes = [problem.array_layout.index(letter) for letter in SPACE[problem.rank]]
+    values = values.astype(y.dtype, copy=False)
+    for axis in range(len(axes) - 1, strip.axis, -1):
+        rows = np.moveaxis(values, axes[axis], 0)
+        folded = np.zeros((y.shape[axes[axis]], *rows.shape[1:]), rows.dtype)
+        _add_rows(rows, sources(problem, axis), folded)
+        values = np.moveaxis(folded, 0, axes[axis])
+    place, first = axes[strip.axis], strip.first
+    rows = np.moveaxis(values, place, 0)
+    read = sources(problem, strip.axis)[first : first + len(rows)]
+    _add_rows(rows, read, np.moveaxis(y, place, 0))
+
+
+def sources(problem: Problem, axis: int) -> list[int]:
+    """The pixel that each position of the padded axis reads; none repeats a cropped pixel."""
+    size, low, high = problem.size[axis], problem.pad_lo[axis], problem.pad_hi[axis]
+    mode = PADDING_MODES.index(problem.padding_mode)
+    first, count = max(0, -low), size - max(0, -low) - max(0, -high)
+    return [
+        at if 0 <= at < size else first + schedule.repeated_pixel(mode, at - first, count)
+        for at in range(-max(0, low), size + max(0, high))
+    ]
 
 
 def _add_rows(rows: Array, sources: list[int], target: Array) -> None:
@@ -174,34 +185,12 @@ def _add_rows(rows: Array, sources: list[int], target: Array) -> None:
         target[source] += row
 
 
-def plan(
-    problem: Problem, arch: CpuArch, request: Request, *, out_dtype: object = None
-) -> FoldedEngine:
-    """Plan the input gradient of `problem`, whose padding repeats pixels.
-
-    Raises
-    ------
-    PlanError, DTypeError
-        As in `dgrad.plan`.
-    """
-    dtype = parse_out_dtype(out_dtype, problem)
-    sums = dtype if dtype == "float64" else problem.sum_dtype
-    plain = replace(problem, padding_mode="zeros")
-    parts = list(_strips(plain))
-    largest = max(math.prod(part.input_shape) for *_, part in parts)
-    request = replace(request, reserved_bytes=2 * largest * ITEMSIZES[sums])
-    strips = tuple(
-        Strip(axis, first, dgrad.plan(part, arch, request, out_dtype=sums))
-        for axis, first, part in parts
-    )
-    return FoldedEngine(problem, dgrad.plan(plain, arch, request, out_dtype=sums), strips, dtype)
-
-
-def _strips(problem: Problem) -> Iterator[tuple[int, int, Problem]]:
-    """(axis, first position from the start of the padded axis, problem) of every strip.
+def strips_of(problem: Problem) -> Iterator[Strip]:
+    """Every strip of padding.
 
     Along earlier axes a strip covers the image, along later ones the padding too.
     """
+    problem = problem.changed(padding_mode="zeros")
     padded = [
         (-max(0, low), size + max(0, low) + max(0, high))
         for size, low, high in zip(problem.size, problem.pad_lo, problem.pad_hi, strict=True)
@@ -213,7 +202,7 @@ def _strips(problem: Problem) -> Iterator[tuple[int, int, Problem]]:
         for start, count in ((-low, low), (size, high)):
             if count > 0:
                 ranges = [*image[:axis], (start, count), *padded[axis + 1 :]]
-                yield axis, start + max(0, low), _part(problem, ranges)
+                yield Strip(axis, start + max(0, low), _part(problem, ranges))
 
 
 def _part(problem: Problem, ranges: Sequence[tuple[int, int]]) -> Problem:
@@ -235,3 +224,6 @@ def _part(problem: Problem, ranges: Sequence[tuple[int, int]]) -> Problem:
             need - count - pad for need, (_, count), pad in zip(reach, ranges, low, strict=True)
         ),
     )
+
+
+BORDERS: tuple[type[Method], ...] = (Borders,)

@@ -36,8 +36,8 @@ from implicit_conv.arrays.integers import (
     out_dtypes,
     refuse_int32,
 )
-from implicit_conv.cpu.run.call import Call, Placed, contiguous_strides
-from implicit_conv.cpu.run.packed import PackedFilter, PackedOrder
+from implicit_conv.cpu.run.call import Arrays, Call, contiguous_strides
+from implicit_conv.cpu.run.packed import PackedFilter
 from implicit_conv.cpu.run.repeated import RepeatedArrays
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
 from implicit_conv.kernels.cpu.runtime.pool import new_array
@@ -53,7 +53,7 @@ from implicit_conv.kernels.cpu.runtime.program import (
     placed,
 )
 from implicit_conv.kernels.cpu.runtime.same_arrays import Record, can_record
-from implicit_conv.problem.options import ITEMSIZES
+from implicit_conv.problem.options import COMPLEX_PARTS, ITEMSIZES
 from implicit_conv.problem.problem import Problem
 from implicit_conv.process.cache import cached_property, keep_call
 from implicit_conv.process.preparation import imports
@@ -85,7 +85,6 @@ class Runner(ABC):
     out_dtype: str  # the dtype of results
     names: ClassVar[tuple[str, str]] = ("x", "w")  # of the two arrays, in messages
     has_epilogue: ClassVar[bool] = True  # whether a bias, a residual or a scale may be given
-    kind: ClassVar[str] = PackedOrder.kind  # of its packed filters
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle and copy the plan without prepared calls, which hold addresses of this process."""
@@ -130,15 +129,11 @@ class Runner(ABC):
         """
         if not isinstance(w, PackedFilter):
             return self.plain_filter(w)
-        if w.kind != self.kind:
-            raise ShapeError(
-                "w was packed for another operator than that of this plan; pack it with "
-                "plan.pack(w) of this plan"
-            )
         if w.key != self.packed_key:
             raise ShapeError(
-                "w was packed in another order than this plan reads, for another problem or CPU, "
-                "or by a plan with another method or tile; pack it with plan.pack(w) of this plan"
+                "w was packed in another order than this plan reads, for another problem, operator "
+                "or CPU, or by a plan with another method or tile; pack it with plan.pack(w) of "
+                "this plan"
             )
         return w
 
@@ -156,12 +151,12 @@ class Runner(ABC):
         return self.problem.weight_shape
 
     @abstractmethod
-    def steps(self, of: Placed, room: Room) -> list[Step]:
+    def steps(self, arrays: Arrays, room: Room, *, biased: bool, scaled: bool) -> list[Step]:
         """The steps of a call; see `Method.steps`."""
 
+    @abstractmethod
     def vectors_of_steps(self) -> Callable[[Any, Any], tuple[Any, Any]] | None:
         """What makes a bias and a scale of steps of those of a call; None if they are the same."""
-        return None
 
     def bound(self, binding: Binding) -> Call:
         """A new call for arrays of these strides.
@@ -180,16 +175,15 @@ class Runner(ABC):
         if binding.residual is not None:
             dtype = numpy_dtype(self.residual_dtype)
             residual = placed(RESIDUAL, self.y_shape, dtype, binding.residual)
-        of = Placed(
+        arrays = Arrays(
             placed(X, self.x_shape, x_dtype, binding.x),
             w,
             placed(Y, self.y_shape, y_dtype, binding.y),
             residual,
             begin_of(W),
-            binding.biased,
-            binding.scaled,
         )
-        steps, summed, bias = self.steps(of, room), self.summed, None
+        steps = self.steps(arrays, room, biased=binding.biased, scaled=binding.scaled)
+        summed, bias = self.summed, None
         if binding.biased and not binding.scaled:
             bias = np.empty(summed.K, numpy_dtype(summed.sum_dtype))
         vectors = self.vectors_of_steps()
@@ -351,8 +345,19 @@ class Runner(ABC):
         call: PreparedCall = _prepared_call()(self, x, w, own[0], residual, out, own[1])
         return call
 
-    def _factor(self, name: str, given: object) -> Array:
-        """A scale, or a bias that is added after it, in the dtype in which sums are finished."""
+    def _factor(self, name: str, given: Any) -> Array:
+        """A scale, or a bias that is added after it, in the dtype in which sums are finished; a
+        scale of complex numbers is real.
+        """
+        if self.problem.is_complex:
+            if name == "bias":
+                return checked_bias(given, self.summed)
+            if np.iscomplexobj(given):
+                raise DTypeError(
+                    f"scale is {np.asarray(given).dtype}; it must be real: multiply w by a complex "
+                    "factor instead"
+                )
+            return check_vector(name, given, self.summed.K, COMPLEX_PARTS[self.problem.dtype])
         dtype = self.out_dtype if self.problem.is_integer else self.problem.sum_dtype
         if dtype not in FLOATS:
             raise DTypeError(
@@ -407,8 +412,10 @@ def parse_out_dtype(out_dtype: object, problem: Problem) -> str:
         `out_dtype` is not supported for this problem.
     """
     dtype = problem.dtype
-    floats = dict.fromkeys((dtype, "float32", "float64"))
-    supported = out_dtypes(problem) if problem.is_integer else tuple(floats)
+    others = COMPLEX_PARTS if problem.is_complex else ("float32", "float64")
+    supported: tuple[str, ...] = tuple(dict.fromkeys((dtype, *others)))
+    if problem.is_integer:
+        supported = out_dtypes(problem)
     if out_dtype is None:
         return supported[0]
     try:

@@ -1,101 +1,277 @@
-"""The stride phases of arrays: their pixels and taps, and the steps of all."""
+"""Input gradients and transposed convolutions as one convolution for each stride phase.
+
+GEMM mapping: A = output gradient, gemm_m = N*D*H*W; B = filter, gemm_n = C; C = input gradient;
+gemm_k = T*R*S*K. A phase has its own part of gemm_m and of the taps; see `problem.phases`.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 
-from implicit_conv.arrays.arrays import Array, numpy_dtype, ordered
-from implicit_conv.cpu.engines.engine import CpuEngine
-from implicit_conv.cpu.run.call import Arrays, Placed, ordered_arrays, stand_in
-from implicit_conv.kernels.cpu.runtime.program import (
-    Copied,
-    Room,
-    Step,
-    address_of,
-    copied,
-    located,
+from implicit_conv.arrays.arrays import Array, numpy_dtype
+from implicit_conv.cpu.candidates.candidate import Candidate, Choice
+from implicit_conv.cpu.candidates.problem_views import spatial
+from implicit_conv.cpu.candidates.query import Formats, Query, Refusal, Request
+from implicit_conv.cpu.engines import phase_packing
+from implicit_conv.cpu.engines.phase_arrays import (
+    copied_bytes,
+    filter_layout,
+    pixels_of,
+    space,
+    stand_ins,
+    swapped,
+    swapped_copy,
+    swapped_shape,
+    taps_of,
 )
+from implicit_conv.cpu.machine.arch import CpuArch
+from implicit_conv.cpu.plan import planner
+from implicit_conv.cpu.plan.composite import Composite, Derived, begin, part_of
+from implicit_conv.cpu.plan.steps import steps_of
+from implicit_conv.cpu.run.call import Arrays, stand_in
+from implicit_conv.cpu.run.packed import PackedOrder
+from implicit_conv.kernels.cpu.runtime.program import Copied, Room, Step, copied, located
+from implicit_conv.kernels.cpu.runtime.table import MOST_APART
+from implicit_conv.kernels.geometry import Epilogue
 from implicit_conv.problem.options import ITEMSIZES, WEIGHT_LAYOUTS_OF
-from implicit_conv.problem.phases import Phase
+from implicit_conv.problem.phases import MOST_PHASES, is_covered, phase_count, phases_of
 from implicit_conv.problem.problem import Problem
+from implicit_conv.problem.schedule import Load
+
+# Costs that the estimates of phases do not count, on an EPYC 9004 (Zen 4), 2026-11.
+# Cycles per element of w for each phase that reads its taps, which lie a stride apart.
+SPREAD_TAP_CYCLES = 0.75
+# Cycles per element of y that no L2 has, for each phase that writes a part of its cache line.
+SPREAD_PIXEL_CYCLES = 0.6
+# Cycles per element of y that is stored a stride apart, by bits of a vector: AVX2 masks stores by
+# an instruction that takes long.
+SPREAD_STORE_CYCLES = {512: 0.0}
+SLOW_SPREAD_STORE_CYCLES = 5.0  # with vectors of other sizes, and strides beyond MOST_APART
+LAUNCH_SECONDS = 8e-6  # Python starts the launch of a phase
 
 
 @dataclass(frozen=True)
-class Part:
-    """A phase and its plan."""
-
-    phase: Phase
-    engine: CpuEngine
-
-    def pixels(self, array: Array, axes: str) -> Array:
-        """The pixels of the phase in `array`, whose spatial axes are named in its layout `axes`."""
-        return sliced(array, axes, self.phase.pixels)
-
-    def taps(self, w: Array, axes: str) -> Array:
-        """The taps of the phase in `w`, a filter with the layout `axes`."""
-        return sliced(w, axes, self.phase.taps)
-
-
-def sliced(array: Array, axes: str, slices: Sequence[slice]) -> Array:
-    """`array` with its spatial axes, or those of taps, sliced."""
-    of_axis = dict(zip(space(axes), slices, strict=True))
-    return array[tuple(of_axis.get(letter, slice(None)) for letter in axes)]
-
-
-def space(axes: str) -> list[str]:
-    """The letters of the spatial axes, in the order D, H, W or T, R, S."""
-    return [letter for letter in "DHWTRS" if letter in axes]
-
-
-def filter_layout(problem: Problem) -> str:
-    """The layout of the filter that phases slice: w, or with groups a copy of it."""
-    return problem.weight_layout if problem.groups == 1 else WEIGHT_LAYOUTS_OF[problem.rank][0]
-
-
-def swapped(problem: Problem, w: Array) -> Array:
-    """A view of `w` with each group's filters and channels swapped, with the axes (group, channel,
-    filter, taps); as an array of the shape `swapped_shape`, it is the filter that phases slice.
+class Phases(Composite):
+    """One convolution for each phase that taps reach, after one without channels that writes
+    pixels which no tap reaches; one launch packs the filters of all if they are packed `together`.
     """
-    filters = ordered(w, tuple(map(problem.weight_layout.find, filter_layout(problem))))
-    k, c, *taps = filters.shape
-    return filters.reshape(problem.groups, k // problem.groups, c, *taps).swapaxes(1, 2)
+
+    name: ClassVar[str] = "stride phases"
+    kind: ClassVar[str] = "phases"
+    together: bool = False
+
+    @property
+    def summary(self) -> str:
+        """The method in a few words, for tables."""
+        packed = ", one pass over w packs the filters of all phases" if self.together else ""
+        return f"one convolution for each stride phase{packed}"
+
+    @property
+    def order(self) -> str:
+        """A name for the order of its sums."""
+        return "taps and channels of each stride phase"
+
+    @property
+    def needs(self) -> str:
+        """What it needs of the strides of arrays, in words."""
+        return "filters and taps of a channel in a row" if self.together else ""
+
+    @classmethod
+    def candidates(
+        cls, problem: Problem, arch: CpuArch, request: Request
+    ) -> Iterator[Candidate | Refusal]:
+        """The phases, and if their filters can be packed together, that too."""
+        found = _planned(problem, arch, request)
+        if isinstance(found, Refusal):
+            yield found
+            return
+        yield cls()._of(problem, arch, found)
+        empty = len(found) - len(phases_of(problem))
+        joined = phase_packing.together(problem, found[empty:])
+        if joined:
+            yield cls(together=True)._of(problem, arch, [*found[:empty], *joined])
+
+    def _of(self, problem: Problem, arch: CpuArch, parts: Sequence[Choice]) -> Candidate:
+        seconds = 0.0
+        if set(problem.stride) != {1}:
+            seconds = len(parts) * LAUNCH_SECONDS + spread_cycles(problem, arch) / arch.hertz
+        if self.together:
+            elements = phase_packing.PACK_CYCLES * math.prod(problem.weight_shape)
+            found = self.composed(problem, arch, parts, seconds)
+            packed = found.packed_cycles + elements * found.threads
+            return replace(found, cycles=packed, packing=elements * found.threads)
+        elements = SPREAD_TAP_CYCLES * len(parts) * math.prod(problem.weight_shape)
+        return self.composed(problem, arch, parts, seconds, elements / arch.hertz)
+
+    def resized(self, c: Candidate, problem: Problem, derived: Derived) -> Candidate | None:
+        """The phases of a near size, which have the same taps."""
+        before, phases = phases_of(c.problem), phases_of(problem)
+        if len(c.parts) > len(before) or [p.taps for p in phases] != [p.taps for p in before]:
+            return None
+        known: dict[Problem, Choice] = {}
+        for phase, part in zip(phases, c.parts, strict=True):
+            if phase.problem not in known:
+                choice = derived(part, phase.problem)
+                if choice is None:
+                    return None
+                known[phase.problem] = choice
+        return self._of(problem, c.arch, [known[phase.problem] for phase in phases])
+
+    def packing_parts(self, c: Candidate) -> Sequence[Choice]:
+        """Those of phases: no tap reaches the pixels of another one."""
+        return c.parts[len(c.parts) - len(phases_of(c.problem)) :]
+
+    def packed(self, c: Candidate) -> PackedOrder:
+        """The packed filters of the phases, and which taps each one has."""
+        order = super().packed(c)
+        slices = [each for phase in phases_of(c.problem) for each in phase.taps]
+        taps = tuple((each.start, each.stop, each.step) for each in slices)
+        return replace(order, key=(*order.key, taps))
+
+    def part_arrays(self, problem: Problem, arch: CpuArch) -> list[Arrays]:
+        """The taps and pixels of the phases."""
+        phases = phases_of(problem)
+        found = [stand_ins(problem, phase) for phase in phases]
+        if not (phases and is_covered(problem, phases)):
+            empty = without_channels(problem)
+            x = stand_in(empty.input_shape, empty.dtype)
+            w = stand_in(empty.weight_shape, empty.filter_dtype)
+            found.insert(0, Arrays(x, w, stand_in(problem.input_shape, problem.dtype)))
+        return found
+
+    def titles(self, c: Candidate) -> list[str]:
+        """The pixels of the phases."""
+        phases, found = phases_of(c.problem), []
+        for number, phase in enumerate(phases, 1):
+            pixels = ", ".join(
+                f"{axis}={found.start}::{found.step}"
+                for axis, found in zip(space(c.problem.layout), phase.pixels, strict=True)
+            )
+            found.append(f"phase {number} of {len(phases)}: pixels {pixels}")
+        return ["pixels that no tap reaches"] * (len(c.parts) - len(phases)) + found
+
+    def copied_bytes(self, c: Candidate) -> int:
+        """Bytes of the copy of w."""
+        return copied_bytes(c.problem)
+
+    def call_bytes(self, c: Candidate, w: Array | None = None) -> int:
+        """Bytes that a call with a plain filter takes besides its arrays."""
+        if self.together:
+            panels = phase_packing.panel_starts(c.problem, self.packing_parts(c))[-1]
+            return panels + self.workspace_bytes(c)
+        return super().call_bytes(c, w)
+
+    def accepts(self, c: Candidate, arrays: Arrays) -> bool:
+        """Whether it can compute arrays of these strides; its parts may not."""
+        w = arrays.w
+        return not self.together or w is None or phase_packing.serves(c.problem, w.strides)
+
+    def filters(self, c: Candidate, w: Array) -> list[Array]:
+        """The taps of the phases."""
+        w, axes = swapped_copy(c.problem, w), filter_layout(c.problem)
+        return [taps_of(phase, w, axes) for phase in phases_of(c.problem)]
+
+    def loads(self, c: Candidate) -> list[Load]:
+        """The loads of all phases, with the coordinates of each phase's own fprop."""
+        parts = zip(phases_of(c.problem), self.packing_parts(c), strict=True)
+        return [load for phase, part in parts for load in part.best.trace(phase.problem)]
+
+    def steps(
+        self,
+        c: Candidate,
+        arrays: Arrays,
+        epilogue: Epilogue,
+        formats: Formats,
+        room: Room,
+        record: int = 0,
+    ) -> list[Step]:
+        """The steps of all phases. Those with equal problems have the same launches."""
+        problem, w, found = c.problem, arrays.w, list[Step]()
+        phases, parts = phases_of(problem), self.packing_parts(c)
+        if len(c.parts) > len(phases):
+            found += _empty_steps(c.parts[0], problem, arrays, epilogue, formats, room)
+        filters: Sequence[Array | int]
+        if w is None:
+            filters = self.panels(c, arrays)
+        elif self.together:
+            filters = phase_packing.packed_filters(
+                problem, phases, parts, w, formats.compiler, room, found
+            )
+        else:
+            if problem.groups > 1:
+                w = copied(swapped(problem, w), room, found).reshape(swapped_shape(problem))
+            filters = [taps_of(phase, w, filter_layout(problem)) for phase in phases]
+        known: dict[Problem, tuple[list[Step], list[int]]] = {}
+        end = room.end
+        for phase, part, own in zip(phases, parts, filters, strict=True):
+            y, residual = pixels_of(phase, arrays.y, problem.array_layout), None
+            if arrays.residual is not None:
+                residual = pixels_of(phase, arrays.residual, problem.array_layout)
+            begins = [begin(each) for each in (own, y, residual) if each is not None]
+            if phase.problem not in known:
+                room.end = end
+                of_part = part_of(own, arrays.x, y, residual)
+                steps = _phase_steps(part, arrays.y, of_part, epilogue, formats, room)
+                known[phase.problem] = steps, begins
+            steps, firsts = known[phase.problem]
+            moves = zip(begins, firsts, strict=True)
+            by = {located(first)[0]: at - first for at, first in moves}
+            found += [step.moved(by) for step in steps]
+        return found
 
 
-def swapped_shape(problem: Problem) -> tuple[int, ...]:
-    """The shape of the filter that phases slice."""
-    if problem.groups == 1:
-        return problem.weight_shape
-    return problem.C, problem.K // problem.groups, *problem.kernel
+def _planned(problem: Problem, arch: CpuArch, request: Request) -> list[Choice] | Refusal:
+    """The choices of the phases, after that of pixels that no tap reaches, if there are any."""
+    if phase_count(problem) > MOST_PHASES:
+        return Refusal(
+            Phases.name,
+            f"the stride {problem.stride} divides the result into {phase_count(problem)} phases "
+            f"that taps reach; at most {MOST_PHASES} are supported; divide the filter into parts, "
+            "and add their results",
+        )
+    phases = phases_of(problem)
+    for phase in phases:
+        phase.problem.check_sizes()
+    reserved = request.reserved_bytes + copied_bytes(problem)
+    request, found = replace(request, reserved_bytes=reserved), list[Choice]()
+    if not (phases and is_covered(problem, phases)):
+        # Any algorithm may write them.
+        own = Request(max_workspace=request.max_workspace, reserved_bytes=reserved)
+        empty, *_ = Phases().part_arrays(problem, arch)
+        query = Query(spatial(without_channels(problem)), arch, own, empty)
+        choice = planner.of_part(query, Phases.name)
+        assert isinstance(choice, Choice)
+        found.append(choice)
+    known: dict[Problem, Choice] = {}
+    for phase in phases:
+        if phase.problem not in known:
+            view = spatial(phase.problem, request.precision)
+            query = Query(view, arch, request, stand_ins(problem, phase))
+            choice = planner.of_part(query, Phases.name)
+            if isinstance(choice, Refusal):
+                return choice
+            known[phase.problem] = choice
+        found.append(known[phase.problem])
+    return found
 
 
-def swapped_copy(problem: Problem, w: Array) -> Array:
-    """The filter that phases slice: `w` itself, or with groups a copy."""
-    if problem.groups == 1:
-        return w
-    return np.ascontiguousarray(swapped(problem, w)).reshape(swapped_shape(problem))
-
-
-def stand_ins(problem: Problem, phase: Phase, view: Problem) -> Arrays:
-    """Arrays with the strides of those that a phase gets if dy, w and dx are contiguous, with the
-    axes of `view`, which is that of the phase's fprop; they have no memory of their own.
+def spread_cycles(problem: Problem, arch: CpuArch) -> float:
+    """Cycles that phases take to store pixels of rows a stride apart, besides their estimates; if
+    channels are last, pixels are vectors.
     """
-    w = stand_in(swapped_shape(problem), problem.filter_dtype)
-    w = sliced(w, filter_layout(problem), phase.taps)
-    dy = stand_in(problem.output_shape, problem.dtype)
-    dx = stand_in(problem.input_shape, problem.dtype)
-    dx = sliced(dx, problem.array_layout, phase.pixels)
-    return ordered_arrays(view, dy, w, dx)
-
-
-def copied_bytes(problem: Problem) -> int:
-    """Bytes of the copy of w with swapped filters and channels, which groups need."""
-    itemsize = ITEMSIZES[problem.filter_dtype]
-    return math.prod(problem.weight_shape) * itemsize if problem.groups > 1 else 0
+    if problem.stride[-1] == 1 or (problem.channels_last and problem.C > 1):
+        return 0.0
+    elements = math.prod(problem.input_shape)
+    beyond = max(0.0, elements - arch.l2_bytes / ITEMSIZES[problem.dtype])
+    stores = SLOW_SPREAD_STORE_CYCLES
+    if problem.stride[-1] <= MOST_APART:
+        stores = SPREAD_STORE_CYCLES.get(arch.vector_bits, stores)
+    return elements * stores + beyond * problem.stride[-1] * SPREAD_PIXEL_CYCLES
 
 
 def without_channels(problem: Problem) -> Problem:
@@ -121,63 +297,37 @@ def without_channels(problem: Problem) -> Problem:
     )
 
 
-def phase_steps(
-    problem: Problem,
-    parts: Sequence[Part],
-    of: Placed,
-    filters: Sequence[Array | int],
-    room: Room,
-) -> list[Step]:
-    """The steps of phases: each one reads its taps, or a packed filter at an address, and writes
-    its pixels.
-
-    Phases with equal problems have the same launches.
-    """
-    found, end, known = list[Step](), room.end, dict[Any, tuple[list[Step], list[int]]]()
-    for part, w in zip(parts, filters, strict=True):
-        y, residual = part.pixels(of.y, problem.array_layout), None
-        if of.residual is not None:
-            residual = part.pixels(of.residual, problem.array_layout)
-        given = [each for each in (w, y, residual) if each is not None]
-        begins = [each if isinstance(each, int) else address_of(each) for each in given]
-        if part.engine.problem not in known:
-            room.end = end
-            steps = _phase_steps(part.engine, of, w, y, residual, room)
-            known[part.engine.problem] = steps, begins
-        steps, firsts = known[part.engine.problem]
-        moves = zip(begins, firsts, strict=True)
-        by = {located(first)[0]: begin - first for begin, first in moves}
-        found += [step.moved(by) for step in steps]
-    return found
-
-
 def _phase_steps(
-    engine: CpuEngine,
-    of: Placed,
-    w: Array | int,
-    y: Array,
-    residual: Array | None,
+    part: Choice,
+    whole: Array,
+    arrays: Arrays,
+    epilogue: Epilogue,
+    formats: Formats,
     room: Room,
 ) -> list[Step]:
-    """The steps of a phase. Kernels add a residual to whole vectors of a contiguous output: of
-    pixels that lie a stride apart, both are copied.
+    """The steps of a phase of `whole`. Kernels add a residual to whole vectors of a contiguous
+    output: of pixels that lie a stride apart, both are copied.
     """
-    found, pixels = list[Step](), y
-    if residual is not None and y.shape != of.y.shape:
-        y = room.array(y.shape, y.dtype)
-        residual = copied(residual, room, found)
-    filters, panels = (None, w) if isinstance(w, int) else (w, 0)
-    found += engine.steps(of._replace(w=filters, y=y, residual=residual, panels=panels), room)
-    if y is not pixels:
-        found.append(Copied(y, pixels))
+    found, pixels = list[Step](), arrays.y
+    if arrays.residual is not None and pixels.shape != whole.shape:
+        y = room.array(pixels.shape, pixels.dtype)
+        arrays = arrays._replace(y=y, residual=copied(arrays.residual, room, found))
+    found += steps_of(part, arrays, epilogue, formats, room)
+    if arrays.y is not pixels:
+        found.append(Copied(arrays.y, pixels))
     return found
 
 
-def empty_steps(empty: CpuEngine, of: Placed, room: Room) -> list[Step]:
-    """The steps of the plan of pixels that no tap reaches: its other arrays have no channels."""
-    dtypes = empty.problem.dtype, empty.problem.filter_dtype
-    x, w = (
-        np.empty(shape, numpy_dtype(dtype))
-        for shape, dtype in zip((empty.x_shape, empty.problem.weight_shape), dtypes, strict=True)
-    )
-    return empty.steps(of._replace(x=x, w=w, panels=0), room)
+def _empty_steps(
+    empty: Choice,
+    problem: Problem,
+    arrays: Arrays,
+    epilogue: Epilogue,
+    formats: Formats,
+    room: Room,
+) -> list[Step]:
+    """The steps of pixels that no tap reaches: its other arrays have no channels."""
+    own = without_channels(problem)
+    x = np.empty(own.input_shape, numpy_dtype(own.dtype))
+    w = np.empty(own.weight_shape, numpy_dtype(own.filter_dtype))
+    return steps_of(empty, arrays._replace(x=x, w=w, panels=0), epilogue, formats, room)

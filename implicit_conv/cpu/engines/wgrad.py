@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from implicit_conv.arrays.arrays import Array, as_array
-from implicit_conv.cpu.candidates.candidate import Method, Request
 from implicit_conv.cpu.candidates.phrases import options_of
 from implicit_conv.cpu.candidates.problem_views import spatial
+from implicit_conv.cpu.candidates.query import Query, Request
 from implicit_conv.cpu.engines.engine import CpuEngine
 from implicit_conv.cpu.engines.runner import check_array, parse_out_dtype
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.plan import planner, tuning
 from implicit_conv.cpu.plan.weight_gradients import WEIGHT_GRADIENTS
-from implicit_conv.cpu.run.call import Arrays, Placed, ordered_arrays
 from implicit_conv.errors import PlanError
 from implicit_conv.problem.options import parse_activation
 from implicit_conv.problem.problem import Problem
@@ -29,7 +28,6 @@ class WgradEngine(CpuEngine):
 
     names: ClassVar[tuple[str, str]] = ("x", "dy")
     has_epilogue: ClassVar[bool] = False
-    methods: ClassVar[tuple[type[Method], ...] | None] = WEIGHT_GRADIENTS
 
     @property
     def w_shape(self) -> tuple[int, ...]:
@@ -63,21 +61,16 @@ class WgradEngine(CpuEngine):
         """
         raise PlanError("a weight gradient reads no filter; call the plan with x and dy")
 
-    def tuned(self, filters: str, arrays: Any = None) -> CpuEngine:
+    def tuned(self, filters: str) -> CpuEngine:
         """The plan with its fastest candidate first; see `Plan.tune`."""
         tuning.parse_filters(filters)
-        return super().tuned("plain", arrays)
+        return super().tuned("plain")
 
     def filters(self, w: object) -> Array:
         """`w`, which is dy, after its checks."""
         dy = as_array("dy", w)
         check_array("dy", dy, self.w_shape, self.problem.dtype)
         return dy
-
-    def _arrays(self, of: Placed) -> Arrays:
-        """The arrays of a call as methods take them: the filter is dw, and the output dy."""
-        assert of.w is not None
-        return ordered_arrays(self.best.problem, of.x, of.y, of.w)
 
 
 def plan(
@@ -90,7 +83,8 @@ def plan(
     PlanError, DTypeError
         The precision or out_dtype is unknown, or is not supported for this problem.
     """
-    choice = planner.plan(spatial(problem), arch, request, methods=WEIGHT_GRADIENTS)
+    query = Query(spatial(problem), arch, request, None, WEIGHT_GRADIENTS)
+    choice = planner.plan(query)
     LOG.debug("weight gradient of %s: %s", problem, choice.best.name)
     dtype = parse_out_dtype(out_dtype, problem)
-    return WgradEngine(problem, arch, request, choice, parse_activation(None), dtype)
+    return WgradEngine(problem, choice, parse_activation(None), dtype)

@@ -14,10 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from implicit_conv.cpu.candidates.candidate import Candidate, Refusal, Request, Words
+from implicit_conv.cpu.candidates.candidate import Candidate, Words
 from implicit_conv.cpu.candidates.kernel_method import KernelMethod, best, ranked
 from implicit_conv.cpu.candidates.phrases import count, loads_of, plane_word
 from implicit_conv.cpu.candidates.problem_views import ungrouped, widened
+from implicit_conv.cpu.candidates.query import Refusal, Request
 from implicit_conv.cpu.candidates.tiling import (
     BUFFER_SHARE,
     FMAS_PER_CYCLE,

@@ -14,17 +14,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from implicit_conv.arrays.arrays import Array
-from implicit_conv.cpu.candidates.candidate import (
-    FLOATS,
-    Candidate,
-    Refusal,
-    Request,
-    Serves,
-    Words,
-)
+from implicit_conv.cpu.candidates.candidate import Candidate, Words
 from implicit_conv.cpu.candidates.kernel_method import KernelMethod, ranked
 from implicit_conv.cpu.candidates.phrases import count, geometry_items
 from implicit_conv.cpu.candidates.problem_views import ROW_NEED, flattened, is_pointwise, widened
+from implicit_conv.cpu.candidates.query import FLOATS, Refusal, Request, Serves
 from implicit_conv.cpu.candidates.tiling import (
     BUFFER_SHARE,
     FAR_SHARE,

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from implicit_conv.cpu.candidates.candidate import Candidate, Refusal, Request, Words
+from implicit_conv.cpu.candidates.candidate import Candidate, Words
 from implicit_conv.cpu.candidates.kernel_method import KernelMethod, best, ranked
 from implicit_conv.cpu.candidates.phrases import (
     blocks_of,
@@ -33,6 +33,7 @@ from implicit_conv.cpu.candidates.problem_views import (
     is_pointwise,
     widened,
 )
+from implicit_conv.cpu.candidates.query import Refusal, Request
 from implicit_conv.cpu.machine.arch import BFLOAT16, INT8, CpuArch
 from implicit_conv.cpu.methods.gemm_tilings import (
     TILE_WORDS,

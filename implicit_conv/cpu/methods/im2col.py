@@ -19,15 +19,8 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array, numpy_dtype
-from implicit_conv.cpu.candidates.candidate import (
-    Candidate,
-    Formats,
-    Method,
-    Refusal,
-    Request,
-    Serves,
-    Words,
-)
+from implicit_conv.cpu.candidates.candidate import Candidate, Method, Words
+from implicit_conv.cpu.candidates.query import Formats, Refusal, Request, Serves
 from implicit_conv.cpu.candidates.tiling import FAR_BYTES_PER_CYCLE, FMAS_PER_CYCLE, thread_count
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.machine.compiler import check_enabled

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from implicit_conv.arrays.arrays import Array
-from implicit_conv.cpu.candidates.candidate import Candidate, Refusal, Request, Serves, Words
+from implicit_conv.cpu.candidates.candidate import Candidate, Words
 from implicit_conv.cpu.candidates.kernel_method import KernelMethod, ranked
 from implicit_conv.cpu.candidates.phrases import blocks_of, count, geometry_items, loads_of
 from implicit_conv.cpu.candidates.problem_views import ROW_NEED, STEPS, flattened, is_pointwise
+from implicit_conv.cpu.candidates.query import Refusal, Request, Serves
 from implicit_conv.cpu.candidates.tiling import (
     COPY_CYCLES,
     DISPLACED_CYCLES,

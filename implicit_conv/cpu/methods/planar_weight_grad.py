@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from implicit_conv.cpu.candidates.candidate import Candidate, Refusal, Request, Serves, Words
+from implicit_conv.cpu.candidates.candidate import Candidate, Words
 from implicit_conv.cpu.candidates.gradient_method import GradientMethod, tile_parts
 from implicit_conv.cpu.candidates.kernel_method import best
 from implicit_conv.cpu.candidates.phrases import count
 from implicit_conv.cpu.candidates.problem_views import ungrouped
+from implicit_conv.cpu.candidates.query import Refusal, Request, Serves
 from implicit_conv.cpu.candidates.tiling import (
     ITEM_CYCLES,
     ITEMS_PER_THREAD,

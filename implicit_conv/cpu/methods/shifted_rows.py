@@ -15,10 +15,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from implicit_conv.cpu.candidates.candidate import Candidate, Refusal, Request, Serves, Words
+from implicit_conv.cpu.candidates.candidate import Candidate, Words
 from implicit_conv.cpu.candidates.kernel_method import KernelMethod, best, ranked
 from implicit_conv.cpu.candidates.phrases import count
 from implicit_conv.cpu.candidates.problem_views import STEPS, ungrouped
+from implicit_conv.cpu.candidates.query import Refusal, Request, Serves
 from implicit_conv.cpu.candidates.tiling import (
     FMA_LATENCY,
     ITEM_CYCLES,

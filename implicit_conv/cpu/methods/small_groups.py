@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from implicit_conv.cpu.candidates.candidate import Candidate, Refusal, Request, Serves, Words
+from implicit_conv.cpu.candidates.candidate import Candidate, Words
 from implicit_conv.cpu.candidates.kernel_method import KernelMethod, ranked
 from implicit_conv.cpu.candidates.problem_views import ungrouped, widened
+from implicit_conv.cpu.candidates.query import Refusal, Request, Serves
 from implicit_conv.cpu.candidates.tiling import (
     FMAS_PER_CYCLE,
     PACK_CYCLES,

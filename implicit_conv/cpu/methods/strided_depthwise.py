@@ -12,17 +12,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from implicit_conv.cpu.candidates.candidate import Candidate, Refusal, Request, Serves, Words
+from implicit_conv.cpu.candidates.candidate import Candidate, Words
 from implicit_conv.cpu.candidates.kernel_method import KernelMethod, best
 from implicit_conv.cpu.candidates.phrases import count
-from implicit_conv.cpu.candidates.problem_views import ungrouped
+from implicit_conv.cpu.candidates.problem_views import spatial, ungrouped
+from implicit_conv.cpu.candidates.query import Formats, Refusal, Request, Serves
 from implicit_conv.cpu.candidates.tiling import (
     FMAS_PER_CYCLE,
     ITEM_CYCLES,
     ITEMS_PER_THREAD,
+    TRANSPOSE_CYCLES,
     Estimate,
     balanced,
     rounded_up,
@@ -32,8 +34,9 @@ from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.run.call import Arrays, is_contiguous
 from implicit_conv.cpu.run.packed import PackedOrder
 from implicit_conv.kernels import schedule
+from implicit_conv.kernels.cpu.runtime.program import Room, Step, copied
 from implicit_conv.kernels.cpu.strided_depthwise.layout import POSITIONS, StridedDepthwiseLayout
-from implicit_conv.kernels.geometry import Geometry
+from implicit_conv.kernels.geometry import Epilogue, Geometry
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import geometry
 
@@ -60,16 +63,20 @@ class StridedDepthwise(KernelMethod):
     algorithms: ClassVar[tuple[str, ...]] = ("depthwise",)
     serves: ClassVar[Serves] = Serves(("float32", "float64"), "standard")
     planar: bool = False
+    copies: bool = False  # the array that is read, whose vectors are not contiguous
 
     @property
     def summary(self) -> str:
         """The method in a few words, for tables."""
         lanes = "pixels of one channel" if self.planar else "channels"
-        return f"all stride phases in one pass, vector lanes are {lanes}"
+        copied = ", of a copy" if self.copies else ""
+        return f"all stride phases in one pass{copied}, vector lanes are {lanes}"
 
     @property
     def needs(self) -> str:
         """What it needs of the strides of arrays, in words."""
+        if self.copies:
+            return ""
         return f"contiguous {'pixels' if self.planar else 'channels'} of the array that it reads"
 
     @classmethod
@@ -77,6 +84,7 @@ class StridedDepthwise(KernelMethod):
         cls, problem: Problem, arch: CpuArch, request: Request
     ) -> Iterator[Candidate | Refusal]:
         """One candidate for the gradient of `problem`."""
+        problem = spatial(problem)
         reason = refusal(problem, arch)
         if reason:
             yield Refusal(cls.name, reason)
@@ -86,6 +94,16 @@ class StridedDepthwise(KernelMethod):
         g = tiling(view, arch, method.planar)
         costs = [(estimate(view, arch, g, method.planar), g)]
         yield best(method, "depthwise", problem, view, arch, costs)
+
+    def fallbacks(self, c: Candidate, limit: float = math.inf) -> Iterator[Candidate]:
+        """One that copies what it reads."""
+        cycles = c.cycles + math.prod(c.problem.output_shape) * TRANSPOSE_CYCLES
+        yield replace(c, method=replace(self, copies=True), cycles=cycles)
+
+    def workspace_bytes(self, c: Candidate) -> int:
+        """Bytes of scratch memory of all threads, and of the copy."""
+        copied = math.prod(c.problem.output_shape) * c.problem.itemsize if self.copies else 0
+        return super().workspace_bytes(c) + copied
 
     def layout(self, c: Candidate) -> StridedDepthwiseLayout:
         """Sizes of scratch memory and packed filters."""
@@ -110,7 +128,24 @@ class StridedDepthwise(KernelMethod):
 
     def accepts(self, c: Candidate, arrays: Arrays) -> bool:
         """Vectors are loaded from the array that is read, in place."""
-        return is_contiguous(arrays.x, 3 if self.planar else -1)
+        return self.copies or is_contiguous(arrays.x, 3 if self.planar else -1)
+
+    def steps(
+        self,
+        c: Candidate,
+        arrays: Arrays,
+        epilogue: Epilogue,
+        formats: Formats,
+        room: Room,
+        record: int = 0,
+    ) -> list[Step]:
+        """See `KernelMethod`; the copy has the order of the vectors."""
+        found = list[Step]()
+        if self.copies:
+            axes = (0, 4, 1, 2, 3) if self.planar else (0, 1, 2, 3, 4)
+            copy = copied(arrays.x.transpose(axes), room, found)
+            arrays = arrays._replace(x=copy.transpose(sorted(range(5), key=axes.__getitem__)))
+        return found + super().steps(c, arrays, epilogue, formats, room, record)
 
     def describe(self, c: Candidate) -> Words:
         """Load tile, loads, k-blocks, work items."""

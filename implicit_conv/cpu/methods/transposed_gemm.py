@@ -17,10 +17,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from implicit_conv.arrays.arrays import Array
-from implicit_conv.cpu.candidates.candidate import Candidate, Refusal, Request, Serves, Words
+from implicit_conv.cpu.candidates.candidate import Candidate, Words
 from implicit_conv.cpu.candidates.kernel_method import ranked
 from implicit_conv.cpu.candidates.phrases import count
 from implicit_conv.cpu.candidates.problem_views import ROW_NEED, is_pointwise
+from implicit_conv.cpu.candidates.query import Refusal, Request, Serves
 from implicit_conv.cpu.candidates.tiling import Estimate, priced, thread_count
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.methods.gemm import Gemm, multiply_words, summed_view

@@ -16,18 +16,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from implicit_conv.arrays.arrays import Array
-from implicit_conv.cpu.candidates.candidate import (
-    FLOATS,
-    Candidate,
-    Refusal,
-    Request,
-    Serves,
-    Words,
-)
+from implicit_conv.cpu.candidates.candidate import Candidate, Words
 from implicit_conv.cpu.candidates.gradient_method import GradientMethod, tile_parts
 from implicit_conv.cpu.candidates.kernel_method import best, ranked
 from implicit_conv.cpu.candidates.phrases import blocks_of, count, loads_of, plane_word
 from implicit_conv.cpu.candidates.problem_views import ungrouped, widened
+from implicit_conv.cpu.candidates.query import FLOATS, Refusal, Request, Serves
 from implicit_conv.cpu.candidates.tiling import (
     BUFFER_SHARE,
     COPY_CYCLES,

@@ -20,19 +20,14 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array, ordered
-from implicit_conv.cpu.candidates.candidate import (
-    Candidate,
-    Formats,
-    Refusal,
-    Request,
-    Serves,
-    Words,
-)
+from implicit_conv.cpu.candidates.candidate import Candidate, Words
 from implicit_conv.cpu.candidates.kernel_method import operator, ranked
 from implicit_conv.cpu.candidates.phrases import buffered_rows, count
+from implicit_conv.cpu.candidates.query import Formats, Refusal, Request, Serves
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.methods.gemm import Gemm, words_view
 from implicit_conv.cpu.methods.gemm_tilings import channel_block, is_gapless, tilings
+from implicit_conv.cpu.run.call import bits
 from implicit_conv.cpu.run.packed import PackedFilter, PackedOrder
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.gemm.layout import GemmLayout
@@ -114,7 +109,7 @@ class WindowGemm(Gemm):
 
     def pack(self, c: Candidate, w: Array, formats: Formats) -> PackedFilter:
         """Pack `w`, a filter in the problem's weight layout, in the order of `packed`."""
-        filters = windows_of(ordered(w, c.problem.filter_axes))
+        filters = windows_of(ordered(bits(w), c.problem.filter_axes))
         return PackedFilter(operator(c, formats).pack(filters, c.threads), self.packed(c))
 
     def arguments(self, c: Candidate, operands: Operands) -> Iterator[Operands]:

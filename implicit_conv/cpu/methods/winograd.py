@@ -18,14 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from implicit_conv.cpu.candidates.candidate import (
-    FLOATS,
-    Candidate,
-    Refusal,
-    Request,
-    Serves,
-    Words,
-)
+from implicit_conv.cpu.candidates.candidate import Candidate, Words
 from implicit_conv.cpu.candidates.kernel_method import KernelMethod, ranked
 from implicit_conv.cpu.candidates.phrases import (
     blocks_of,
@@ -35,6 +28,7 @@ from implicit_conv.cpu.candidates.phrases import (
     plane_word,
 )
 from implicit_conv.cpu.candidates.problem_views import widened
+from implicit_conv.cpu.candidates.query import FLOATS, Refusal, Request, Serves
 from implicit_conv.cpu.candidates.tiling import (
     COPY_CYCLES,
     FAR_BYTES,

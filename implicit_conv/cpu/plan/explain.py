@@ -6,10 +6,11 @@ import textwrap
 from collections.abc import Iterator
 
 from implicit_conv.arrays.integers import describe_sums
-from implicit_conv.cpu.candidates.candidate import Candidate, Formats, Request
+from implicit_conv.cpu.candidates.candidate import Candidate, Choice
 from implicit_conv.cpu.candidates.phrases import count
+from implicit_conv.cpu.candidates.query import Formats, Request
+from implicit_conv.cpu.plan.composite import Composite
 from implicit_conv.cpu.plan.facts import Clock
-from implicit_conv.cpu.plan.planner import Choice
 from implicit_conv.kernels.cpu.runtime.active_threads import borrowed_name
 from implicit_conv.kernels.sources import NJIT
 
@@ -17,21 +18,32 @@ NEAR = "taken over from the choice for a near size, {}; plan_* functions search 
 WIDTH = 119  # characters of a line at most; a longer value continues under its start
 
 
-def explain(problem: str, choice: Choice, request: Request, formats: Formats) -> str:
-    """The rows ``name  value`` of the best candidate, then all candidates and refusals.
+def explain(problem: str, choice: Choice, formats: Formats) -> str:
+    """The rows ``name  value`` of the best candidate, then all candidates and refusals, then what
+    its parts are.
 
     `problem` is the text of the problem. The first call in a process measures the rate of FMAs,
     for some milliseconds.
     """
     clock = Clock.of(choice.best.arch)
-    chosen = _chosen(problem, choice, request, formats, clock)
-    return "\n".join([*chosen, *_table(choice, clock)])
+    chosen = _chosen(problem, choice, formats, clock)
+    return "\n".join([*chosen, *_table(choice, clock), *_parts(choice.best, formats)])
 
 
-def _chosen(
-    problem: str, choice: Choice, request: Request, formats: Formats, clock: Clock
-) -> Iterator[str]:
-    c, packed = choice.best, choice.best_packed
+def _parts(c: Candidate, formats: Formats) -> Iterator[str]:
+    """The explanations of the parts of a candidate, of which equal ones are explained once."""
+    if not isinstance(c.method, Composite):
+        return
+    shown: dict[Choice, str] = {}
+    for title, part in zip(c.method.titles(c), c.parts, strict=True):
+        first = shown.setdefault(part, title)
+        yield f"\n{title}"
+        text = explain(str(part.query.problem), part, c.method.part_formats(c, formats))
+        yield text if first == title else f"as {first.partition(':')[0]}"
+
+
+def _chosen(problem: str, choice: Choice, formats: Formats, clock: Clock) -> Iterator[str]:
+    c, packed, request = choice.best, choice.best_packed, choice.query.request
     rows = {
         "problem": problem,
         "": f"{c.problem.flops / 1e9:.3f} GFLOP, {c.problem.bytes / 2**20:.2f} MiB of x, w and y",

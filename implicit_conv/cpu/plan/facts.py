@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from implicit_conv.cpu.candidates.candidate import Candidate, Request
+from implicit_conv.cpu.candidates.candidate import Candidate, Choice
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.machine.peak import FLOPS, clock
-from implicit_conv.cpu.plan.planner import Choice
 
 Facts = dict[str, Any]
 
@@ -32,10 +31,11 @@ class Clock(NamedTuple):
 
     def peak(self, c: Candidate) -> float:
         """Operations a second of a direct sum at most, on one core, for the dtypes of `c`."""
-        return FLOPS * c.lanes * c.method.channels * self.hertz
+        most = c.most_work
+        return FLOPS * most.lanes * most.method.channels * self.hertz
 
 
-def facts_of(problem: str, choice: Choice, request: Request) -> Facts:
+def facts_of(problem: str, choice: Choice) -> Facts:
     """The facts of `Plan.facts`; `problem` is the text of the problem.
 
     The first call in a process measures the rate of FMAs, for some milliseconds.
@@ -46,7 +46,7 @@ def facts_of(problem: str, choice: Choice, request: Request) -> Facts:
         "device": "cpu",
         "algorithm": c.algorithm,
         "kernel": c.name,
-        "asked": request.algorithm != "auto",
+        "asked": choice.query.request.algorithm != "auto",
         "tuned": choice.tuned,
         "threads": c.threads,
         "milliseconds": clock.milliseconds(c, c.cycles),
@@ -67,5 +67,5 @@ def facts_of(problem: str, choice: Choice, request: Request) -> Facts:
             for each in choice.candidates
         ],
         "refused": [{"kernel": name, "reason": reason} for name, reason in choice.refusals],
-        "parts": [],
+        "parts": [facts_of(str(part.query.problem), part) for part in c.parts],
     }

@@ -13,11 +13,10 @@ import math
 import sys
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
-from implicit_conv.cpu.candidates.candidate import Candidate, Method, Query, Refusal, Request
-from implicit_conv.cpu.candidates.tiling import Estimate, Near, output_pixels
-from implicit_conv.cpu.machine.arch import CpuArch
+from implicit_conv.cpu.candidates.candidate import Candidate, Choice, Method, near
+from implicit_conv.cpu.candidates.query import Query, Refusal, Request
 from implicit_conv.cpu.methods.depthwise import Depthwise
 from implicit_conv.cpu.methods.few_outputs import FewOutputs
 from implicit_conv.cpu.methods.gemm import Gemm
@@ -63,11 +62,6 @@ FIXED = attrgetter(
     *("dtype", "layout", "weight_layout", "padding_mode", "batched", "w_dtype", "wide"),
 )
 
-CLEAR = 0.98  # of two estimates, a ratio that tells them apart
-
-# Products that are stored as rows of filters, whatever the strides of x; see engines/fold.py.
-PRODUCTS: tuple[type[Method], ...] = (Gemm,)
-
 
 @imports
 def _tuning_cache() -> Any:
@@ -76,60 +70,47 @@ def _tuning_cache() -> Any:
     return tuning_cache
 
 
-class Choice(NamedTuple):
-    """The candidates, best first, and the refusals.
+class NoMethodError(PlanError):
+    """No method can run, for these `reasons`."""
 
-    `tuned` says in words what was measured, if the first candidate was chosen by `tuning`; `near`
-    says from which size the only one was taken over, if it was.
-    """
-
-    candidates: tuple[Candidate, ...]
-    refusals: tuple[Refusal, ...]
-    tuned: str = ""
-    near: str = ""
-
-    @property
-    def best(self) -> Candidate:
-        """The candidate for plain filters."""
-        return self.candidates[0]
-
-    @property
-    def best_packed(self) -> Candidate:
-        """The candidate for packed filters: `best`, unless it is slower than another one by more
-        than estimates can tell. One that was measured is best for both.
-        """
-        found = min(self.candidates, key=lambda candidate: candidate.packed_cycles)
-        clear = found.packed_cycles < CLEAR * self.best.packed_cycles
-        return found if clear and not self.tuned else self.best
+    def __init__(self, algorithm: str, reasons: str) -> None:
+        super().__init__(f"algorithm {algorithm!r} cannot compute this problem: {reasons}")
+        self.reasons = reasons
 
 
-def plan(
-    problem: Problem,
-    arch: CpuArch,
-    request: Request,
-    arrays: Arrays | None = None,
-    methods: tuple[type[Method], ...] | None = None,
-) -> Choice:
-    """The candidates of `estimated` for the `Query` of these arguments, with the one first that
-    `tuning` found to be the fastest.
+def plan(query: Query) -> Choice:
+    """The candidates of `estimated`, with the one first that `tuning` found to be the fastest.
 
     Raises
     ------
     PlanError
         As `estimated`.
     """
-    query = Query(problem, arch, request, arrays, methods)
-    measured = None
+    request, measured = query.request, None
     if request.searches or (has_choices() and is_measured(kind_name(query))):
         measured = _tuning_cache().load(entry(query))
     if measured is None:
         return estimated(query) if request.searches else _of_kind(query)
     choice = estimated(query)
-    for c in estimated(wide(query)).candidates:
+    for c in measurable(query, choice):
         if _tuning_cache().name_of(c) == measured.candidate:
             others = (other for other in choice.candidates if other != c)
-            return Choice((c, *others), choice.refusals, measured.words)
+            return replace(choice, candidates=(c, *others), tuned=measured.words)
     return choice
+
+
+def of_part(query: Query, name: str) -> Choice | Refusal:
+    """The choice for a part of a candidate, which `name` needs: of candidates that all take more
+    memory than there is, the one that takes least.
+    """
+    try:
+        if query.request.max_workspace is not None:
+            small = smallest(query)
+            if small is not None and small.bytes_for(query.arrays) > query.request.limit:
+                return Choice(query._replace(arrays=None), (small,))
+        return plan(query)
+    except NoMethodError as error:
+        return Refusal(name, error.reasons)
 
 
 def _of_kind(query: Query) -> Choice:
@@ -143,9 +124,13 @@ def _of_kind(query: Query) -> Choice:
     return choice
 
 
-def wide(query: Query) -> Query:
-    """`query` with as many tilings as are measured."""
-    return query._replace(request=replace(query.request, tilings=_tuning_cache().TILINGS))
+def measurable(query: Query, choice: Choice) -> list[Candidate]:
+    """The candidates that may be measured: those of `choice`, which is `estimated` for the query,
+    and those of as many tilings as are measured. One with parts tunes these instead.
+    """
+    wide = query._replace(request=replace(query.request, tilings=_tuning_cache().TILINGS))
+    more = (c for c in estimated(wide).candidates if not c.parts)
+    return list(dict.fromkeys((*choice.candidates, *more)))
 
 
 def entry(query: Query) -> str:
@@ -180,6 +165,7 @@ def estimated(query: Query) -> Choice:
         The precision or algorithm is unknown, the algorithm does not support the problem, or no
         candidate needs as little memory as `max_workspace`.
     """
+    asked = query._replace(arrays=None)
     query = _parsed(query)
     request, threads = query.request, query.arch.threads
     while threads:  # then half as many, down to one: threads have scratch memory of their own
@@ -187,15 +173,17 @@ def estimated(query: Query) -> Choice:
         able, refusals, unserved = _able(query)
         if not able:
             reasons = "; ".join(refusal.reason for refusal in refusals or unserved)
-            raise PlanError(
-                f"algorithm {request.algorithm!r} cannot compute this problem: {reasons}"
-            )
-        fitting = [c for c in able if query.bytes_of(c) <= request.limit]
+            raise NoMethodError(request.algorithm, reasons)
+        fitting = able
+        if request.limit < math.inf:
+            fitting = [c for c in able if c.bytes_for(query.arrays) <= request.limit]
         if fitting:
-            large = [c for c in able if query.bytes_of(c) > request.limit]
-            refusals += [_too_large(c, query.bytes_of(c), request) for c in large] + unserved
+            large = [c for c in able if c not in fitting]
+            refusals += [
+                _too_large(c, c.bytes_for(query.arrays), request) for c in large
+            ] + unserved
             fitting.sort(key=lambda candidate: candidate.cycles)
-            return Choice(tuple(fitting), tuple(refusals))
+            return Choice(asked, tuple(fitting), tuple(refusals))
         threads //= 2
     raise workspace_error(least_workspace(query), request)
 
@@ -231,19 +219,18 @@ def _able(query: Query) -> tuple[list[Candidate], list[Refusal], list[Refusal]]:
             elif request.strict and able and found.method.order != able[0].method.order:
                 reason = f"precision 'strict' fixes the order of sums to {able[0].method.order}"
                 refusals.append(Refusal(found.name, reason))
-            elif arrays is None or found.method.accepts(found, arrays):
+            elif accepts(found, arrays):
                 able.append(found)
             else:
                 refusals.append(Refusal(found.name, f"it needs {found.method.needs}"))
                 others = found.method.fallbacks(found, request.limit)
-                able += [other for other in others if other.method.accepts(other, arrays)]
+                able += [other for other in others if accepts(other, arrays)]
     return able, refusals, unserved
 
 
-def refusal(query: Query) -> str:
-    """Why no method can run, or an empty string."""
-    able, refusals, unserved = _able(_parsed(query))
-    return "" if able else "; ".join(found.reason for found in (*refusals, *unserved))
+def accepts(c: Candidate, arrays: Arrays | None) -> bool:
+    """Whether a candidate can compute arrays of these strides, if there are any."""
+    return arrays is None or c.method.accepts(c, c.method.views(c, arrays))
 
 
 def _too_large(c: Candidate, taken: int, request: Request) -> Refusal:
@@ -254,11 +241,17 @@ def _too_large(c: Candidate, taken: int, request: Request) -> Refusal:
 
 def least_workspace(query: Query) -> int:
     """The least `max_workspace` with which a problem can be planned; 0 if no method can run."""
+    small = smallest(query)
+    return (0 if small is None else small.bytes_for(query.arrays)) + query.request.reserved_bytes
+
+
+def smallest(query: Query) -> Candidate | None:
+    """The candidate that takes least memory, whatever the limit; None if no method can run."""
     # No tiling takes as little as -1 bytes, so methods choose the one that takes least.
-    smallest = replace(query.request, max_workspace=-1)
-    query = query._replace(arch=replace(query.arch, threads=1), request=smallest)
+    request = replace(query.request, max_workspace=-1)
+    query = query._replace(arch=replace(query.arch, threads=1), request=request)
     able, *_ = _able(_parsed(query))
-    return min(map(query.bytes_of, able), default=0) + smallest.reserved_bytes
+    return min(able, key=lambda c: c.bytes_for(query.arrays), default=None)
 
 
 def workspace_error(least: int, request: Request) -> PlanError:
@@ -291,14 +284,14 @@ def taken_over(query: Query, key: Any) -> Choice | None:
         if other is None or not _serves(query, other):
             return None
         found.append(other)
-    return Choice(tuple(found), (), near=size)
+    return Choice(query._replace(arrays=None), tuple(found), near=size)
 
 
 def _serves(query: Query, c: Candidate) -> bool:
     """Whether a candidate takes the arrays and the memory of a query."""
-    if query.arrays is not None and not c.method.accepts(c, query.arrays):
+    if not accepts(c, query.arrays):
         return False
-    return query.request.limit == math.inf or query.bytes_of(c) <= query.request.limit
+    return query.request.limit == math.inf or c.bytes_for(query.arrays) <= query.request.limit
 
 
 def keep(query: Query, key: Any, choice: Choice) -> None:
@@ -321,12 +314,6 @@ def may_serve(c: Candidate, request: Request) -> bool:
 def words(problem: Problem) -> str:
     """The size of a problem in words."""
     return f"{problem.N} x {'x'.join(map(str, problem.size))}"
-
-
-def near(request: Request, c: Candidate) -> Request:
-    """The request for a size that takes the choice `c` over."""
-    estimate = Estimate(c.cycles, c.chunk, c.packing)
-    return replace(request, near=Near(c.method, c.geometry, estimate, output_pixels(c.view)))
 
 
 def like(c: Candidate, problem: Problem, request: Request) -> Candidate | None:

@@ -9,10 +9,16 @@ import numpy as np
 from numpy.random import default_rng
 
 from implicit_conv.arrays.arrays import Array, numpy_dtype
-from implicit_conv.cpu.candidates.candidate import Candidate, Query
+from implicit_conv.cpu.candidates.candidate import Candidate, Choice
+from implicit_conv.cpu.candidates.query import Formats, Query
 from implicit_conv.cpu.plan import planner, tuning_cache
-from implicit_conv.cpu.plan.planner import Choice
+from implicit_conv.cpu.plan.composite import Composite
+from implicit_conv.cpu.plan.steps import steps_of
+from implicit_conv.cpu.run.call import Arrays
 from implicit_conv.errors import PlanError
+from implicit_conv.kernels.cpu.runtime.pool import new_array
+from implicit_conv.kernels.cpu.runtime.program import Program, Room, W, X, Y, begin_of, placed
+from implicit_conv.kernels.geometry import Epilogue
 from implicit_conv.problem.options import INTEGER_RANGES
 from implicit_conv.problem.parse import choice
 from implicit_conv.timing import Local, Seconds, interleave, paired_ratio, show, summarise
@@ -27,18 +33,72 @@ GAIN = 0.98  # share of the first candidate's time below which another one repla
 Run = Callable[[Candidate], Callable[[], object]]  # a call of one candidate, ready to be timed
 
 
-def tuned(query: Query, run: Run, packs: bool) -> Choice:
-    """The choice for `query` with the fastest candidate first, which is also kept for later plans.
+def tuned(query: Query, arrays: Arrays, formats: Formats, packs: bool) -> Choice:
+    """The choice for `query` with the fastest candidate first, after that of each part of the
+    candidates; they are also kept for later plans.
 
-    The planner's own choice, for packed filters if `packs`, stays unless another candidate takes at
-    most GAIN of its time.
+    `arrays` are like those that are measured. The planner's own choice, for packed filters if
+    `packs`, stays unless another candidate takes at most GAIN of its time.
     """
+    done = set()
+    for c in few(query, packs):
+        if not isinstance(c.method, Composite):
+            continue
+        of_parts = c.method.part_arrays(c.problem, c.arch)
+        for part, own in zip(c.parts, of_parts, strict=True):
+            asked = part.query._replace(arrays=own)
+            if planner.entry(asked) not in done and len(few(asked, packs)) > 1:
+                tuned(asked, own, c.method.part_formats(c, formats), packs)
+            done.add(planner.entry(asked))
     candidates = few(query, packs)
-    samples = measure(candidates, run)
+    samples = measure(candidates, run_of(query, arrays, formats, packs))
     best = fastest(samples)
     chosen = tuning_cache.Kept(tuning_cache.name_of(candidates[best]), _words(samples, best))
     tuning_cache.save(planner.entry(query), chosen)
-    return planner.plan(*query)
+    return planner.plan(query)
+
+
+def run_of(query: Query, arrays: Arrays, formats: Formats, packs: bool) -> Run:
+    """A function that makes a call of a candidate for arrays like these; its filter is packed
+    before the call if `packs`.
+    """
+    problem = query.problem
+    assert arrays.w is not None
+    x = filled(arrays.x, problem.dtype, 0)
+    w = filled(arrays.w, problem.filter_dtype, 1)
+    y = filled(arrays.y, formats.y_dtype, 2)
+
+    def run(c: Candidate) -> Callable[[], object]:
+        choice, room = Choice(query._replace(arrays=None), (c,)), Room()
+        packed = choice.pack(w, formats) if packs else None
+        of_w = None if packs else placed(W, w.shape, w.dtype, w.strides)
+        of_x, of_y = (
+            placed(place, array.shape, array.dtype, array.strides)
+            for place, array in ((X, x), (Y, y))
+        )
+        given = Arrays(of_x, of_w, of_y, None, begin_of(W))
+        program = Program(steps_of(choice, given, Epilogue(), formats, room), room)
+
+        def call() -> Array:
+            read = w.ctypes.data if packed is None else packed.operand
+            program.run(x.ctypes.data, read, y.ctypes.data)
+            return y
+
+        return call
+
+    return run
+
+
+def filled(like: Array, dtype: str, seed: int) -> Array:
+    """An array with the shape and strides of `like`, of random numbers; see `example`."""
+    steps = [abs(step) for step in like.strides]
+    last = sum(step * (extent - 1) for step, extent in zip(steps, like.shape, strict=True))
+    kind = numpy_dtype(dtype)
+    memory = new_array((last + kind.itemsize,), np.dtype(np.uint8), 0)
+    array: Array = np.ndarray(like.shape, kind, memory, strides=steps)
+    array = array[tuple(slice(None, None, -1 if step < 0 else 1) for step in like.strides)]
+    array[...] = example(like.shape, dtype, seed)
+    return array
 
 
 def few(query: Query, packs: bool) -> list[Candidate]:
@@ -51,7 +111,7 @@ def few(query: Query, packs: bool) -> list[Candidate]:
 
     choice = planner.estimated(query)
     first = choice.best_packed if packs else choice.best
-    others = sorted(planner.estimated(planner.wide(query)).candidates, key=cycles)
+    others = sorted(planner.measurable(query, choice), key=cycles)
     near = [c for c in others if c != first and cycles(c) <= WITHIN * cycles(first)]
     return [first, *near][:FEW]
 

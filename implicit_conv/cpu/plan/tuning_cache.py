@@ -12,7 +12,8 @@ import json
 from dataclasses import replace
 from typing import NamedTuple
 
-from implicit_conv.cpu.candidates.candidate import Candidate, Query
+from implicit_conv.cpu.candidates.candidate import Candidate
+from implicit_conv.cpu.candidates.query import Query
 from implicit_conv.cpu.machine.compiler import compiled_target
 from implicit_conv.kernels.sources import digest
 from implicit_conv.process.disk import Store, store

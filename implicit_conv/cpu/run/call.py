@@ -17,9 +17,8 @@ from implicit_conv.problem.problem import Problem
 
 
 class Arrays(NamedTuple):
-    """The arrays of one call as views with the axes (n, d, h, w, c) and, of w, (k, c, t, r, s).
-
-    `bits` views their elements. `w` is None if the filter is packed, in panels at that address.
+    """The arrays of one call, or views of them whose elements are `bits`; see `Method.views`. `w`
+    is None if the filter is packed, in panels at that address.
     """
 
     x: Array
@@ -91,43 +90,14 @@ class _Nowhere:
         }
 
 
-class Placed(NamedTuple):
-    """The arrays of an operator, as `placed` ones, and what else a call of it is given.
-
-    Attributes
-    ----------
-    x, y : array
-    w : array or None
-        None if the filter is packed.
-    residual : array or None
-    panels : int
-        Where a packed filter begins.
-    biased, scaled : bool
-        Whether there is a bias or a scale.
-    """
-
-    x: Array
-    w: Array | None
-    y: Array
-    residual: Array | None = None
-    panels: int = 0
-    biased: bool = False
-    scaled: bool = False
-
-
 def ordered_arrays(
-    view: Problem,
-    x: Array,
-    w: Array | None,
-    y: Array,
-    residual: Array | None = None,
-    panels: int = 0,
-    filter_axes: tuple[int, ...] | None = None,
+    view: Problem, arrays: Arrays, filter_axes: tuple[int, ...] | None = None
 ) -> Arrays:
-    """The arrays of a call as methods take them. `view` has three spatial axes; its `axes` are
+    """The arrays of a call with the axes of a `view`, which has three spatial ones: its `axes` are
     positions in x, y and residual, and `filter_axes`, by default its own, those of k, c, t, r, s
     in w.
     """
+    x, w, y, residual, panels = arrays
     axes = view.axes
     taken = view.filter_axes if filter_axes is None else filter_axes
     return Arrays(

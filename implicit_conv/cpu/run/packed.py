@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -27,13 +26,10 @@ class PackedOrder:
         It is equal for the plan that packs a filter and every plan that can read it.
     bytes : int
         Bytes of the packed filter.
-    kind : str
-        What it is: a filter of another operator does not fit, whatever its order.
     """
 
     key: tuple[object, ...]
     bytes: int
-    kind: ClassVar[str] = "panels"
 
 
 @dataclass(frozen=True)
@@ -85,11 +81,6 @@ class PackedFilter:
     panels: Array
     order: PackedOrder
 
-    @property
-    def kind(self) -> str:
-        """That of its order."""
-        return self.order.kind
-
     @cached_property
     def key(self) -> tuple[object, ...]:
         """The key of its order."""
@@ -118,15 +109,6 @@ class PackedFilter:
         return f"<PackedFilter of {self.bytes} bytes: {self.order.key[0]}>"
 
 
-@dataclass(frozen=True)
-class PartsOrder(PackedOrder):
-    """The order of filters that several plans read, one after another; each begins on a cache
-    line.
-    """
-
-    kind: str = ""  # type: ignore[misc]  # a field here
-
-
 def part_starts(sizes: Sequence[int]) -> list[int]:
     """Where filters of so many bytes begin that are one after another; then their end."""
     starts = [0]
@@ -135,14 +117,13 @@ def part_starts(sizes: Sequence[int]) -> list[int]:
     return starts
 
 
-def packed_parts(kind: str, filters: Sequence[PackedFilter]) -> PackedFilter:
-    """The filters of several plans as one."""
-    starts = part_starts([each.bytes for each in filters])
-    panels = aligned_bytes(starts[-1])
+def packed_parts(order: PackedOrder, filters: Sequence[PackedFilter]) -> PackedFilter:
+    """The filters of several plans as one, one after another; each begins on a cache line."""
+    panels = aligned_bytes(order.bytes)
     panels[:] = 0  # gaps are pickled too
+    starts = part_starts([each.bytes for each in filters])
     for start, each in zip(starts, filters, strict=False):
         panels[start : start + each.bytes] = each.panels
-    order = PartsOrder((kind, *(each.key for each in filters)), starts[-1], kind)
     return PackedFilter(panels, order)
 
 

@@ -9,14 +9,15 @@ import numpy as np
 
 from implicit_conv.kernels.cpu.images.layout import AFTER, BEFORE, LOAD, MIDDLE, ROUND, STORE, Order
 from implicit_conv.kernels.cpu.runtime.call import Call, record_of
-from implicit_conv.kernels.cpu.runtime.code import code
-from implicit_conv.kernels.cpu.runtime.launch import Launch, address
+from implicit_conv.kernels.cpu.runtime.code import code, python_code
+from implicit_conv.kernels.cpu.runtime.launch import Launch
 from implicit_conv.kernels.cpu.runtime.layout import LINE, ScratchLayout
 from implicit_conv.kernels.cpu.runtime.pool import POOL
 from implicit_conv.kernels.geometry import NO_GEOMETRY
 
 Parts = dict[int, tuple[Any, ...]]  # by slot, what makes a part, and the arguments of this
 
+address = python_code(".runtime.compiled.start:make_address")  # of the elements of an array
 FILTER = ".images.compiled.rows:make_filter"  # what makes the entry of a filter of sums
 
 

@@ -29,9 +29,8 @@ from implicit_conv.kernels.cpu.runtime.layout import ScratchLayout
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.process.preparation import checkpoint, prepare
 
-start, run_counted, address = (
-    python_code(f".runtime.compiled.start:make_{name}")
-    for name in ("start", "run_counted", "address")
+start, run_counted = (
+    python_code(f".runtime.compiled.start:make_{name}") for name in ("start", "run_counted")
 )
 same_arrays.use(
     same_arrays.differing

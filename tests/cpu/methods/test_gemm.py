@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from sampling import examples
 
 import implicit_conv as ic
-from implicit_conv.cpu.candidates.candidate import Request
 from implicit_conv.cpu.candidates.problem_views import spatial
+from implicit_conv.cpu.candidates.query import Query, Request
 from implicit_conv.cpu.machine.arch import CpuArch, cpu_arch
 from implicit_conv.cpu.methods.gemm import Gemm
 from implicit_conv.cpu.plan.planner import plan
@@ -62,7 +62,7 @@ def test_lines_that_l1_keeps_are_read_once(arch):
 @pytest.mark.parametrize("taps", [1, 2])
 def test_pixels_of_a_register_tile_stay_in_l1(arch, channels, taps):
     problem = Problem.parse((1, 15, 15, channels), (64, channels, taps, taps), layout="NHWC")
-    best = plan(spatial(problem), arch, Request("strict", "implicit_gemm")).candidates[0]
+    best = plan(Query(spatial(problem), arch, Request("strict", "implicit_gemm"))).candidates[0]
     pitch = 4 * (channels if best.method.in_place else best.geometry.tile_c)
     assert misses(arch, best.geometry.tile_m, pitch) == best.geometry.tile_m
 
@@ -155,14 +155,14 @@ def test_rows_are_read_in_place_around_padding(case):
     memory = np.full((*outer, h + 20, width + 20, c), np.nan, x.dtype)
     image = memory[..., 10:-10, 10:-10, :]
     image[...] = x
-    y = replace(made, choice=made.choice._replace(candidates=found)).run(image, w)
+    y = replace(made, choice=replace(made.choice, candidates=found)).run(image, w)
     np.testing.assert_array_equal(to_nchw(y, case.layout), case.rounded(case.reference(*inputs)))
 
 
 @pytest.mark.parametrize(("pad", "words"), [(0, "no tap reads padding"), (1, "are skipped")])
 def test_explain_tells_whether_rows_in_place_have_padding(pad, words):
     problem = Problem.parse((1, 60, 600, 4), (32, 4, 3, 3), layout="NHWC", padding=pad)
-    best = plan(spatial(problem), ARCHS["48 KiB, 12 ways"], Request()).candidates[0]
+    best = plan(Query(spatial(problem), ARCHS["48 KiB, 12 ways"], Request())).candidates[0]
     assert best.method in IN_PLACE
     assert words in best.method.describe(best)["loads"]
 

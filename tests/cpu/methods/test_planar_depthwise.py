@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from implicit_conv import config, conv1d, conv2d, conv3d, plan_conv2d
-from implicit_conv.cpu.candidates.candidate import Refusal, Request
 from implicit_conv.cpu.candidates.problem_views import spatial
+from implicit_conv.cpu.candidates.query import Refusal, Request
 from implicit_conv.cpu.engines.executed_loads import executed_loads
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.methods.planar_depthwise import PlanarDepthwise

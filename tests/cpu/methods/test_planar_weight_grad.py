@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from implicit_conv import plan_conv2d_weight_grad, plan_conv3d_weight_grad
-from implicit_conv.cpu.candidates.candidate import Refusal, Request
 from implicit_conv.cpu.candidates.problem_views import spatial
+from implicit_conv.cpu.candidates.query import Refusal, Request
 from implicit_conv.cpu.engines import wgrad
 from implicit_conv.cpu.machine.arch import CpuArch, cpu_arch
 from implicit_conv.cpu.methods.planar_weight_grad import PlanarWeightGrad

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from implicit_conv.cpu.candidates.candidate import Refusal, Request
 from implicit_conv.cpu.candidates.problem_views import spatial
+from implicit_conv.cpu.candidates.query import Refusal, Request
 from implicit_conv.cpu.engines.executed_loads import executed_loads
 from implicit_conv.cpu.machine.arch import CpuArch, cpu_arch
 from implicit_conv.cpu.methods.shifted_rows import ShiftedRows

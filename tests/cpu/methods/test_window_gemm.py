@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from sampling import examples
 from ways import DOT_PRODUCTS, arch_of
 
-from implicit_conv.cpu.candidates.candidate import Refusal, Request
 from implicit_conv.cpu.candidates.problem_views import spatial
+from implicit_conv.cpu.candidates.query import Refusal, Request
 from implicit_conv.cpu.engines.executed_loads import executed_loads
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.methods.window_gemm import WindowGemm
@@ -36,7 +36,7 @@ def planned(case, way):
     """The plan of a case by this method alone, or () if the method refuses."""
     made = plan_of(case, arch_of(way), algorithm="implicit_gemm").engine
     found = tuple(c for c in made.candidates if isinstance(c.method, WindowGemm))
-    return found and Plan(replace(made, choice=made.choice._replace(candidates=found)))
+    return found and Plan(replace(made, choice=replace(made.choice, candidates=found)))
 
 
 @st.composite

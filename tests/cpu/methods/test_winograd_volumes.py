@@ -10,7 +10,7 @@ from sampling import count, examples, resampled
 
 from implicit_conv import PlanError, conv3d, conv3d_input_grad, plan_conv3d, plan_conv3d_input_grad
 from implicit_conv.arrays.arrays import numpy_dtype
-from implicit_conv.cpu.candidates.candidate import Request
+from implicit_conv.cpu.candidates.query import Request
 from implicit_conv.cpu.candidates.tiling import Near, met_planes
 from implicit_conv.cpu.machine.arch import REGISTER_PIXELS, cpu_arch
 from implicit_conv.cpu.methods import winograd
