@@ -19,7 +19,7 @@ PLANTED = [  # (module, what it must not import)
     ("implicit_conv.blocks", "numpy"),
     ("implicit_conv.cpu.candidates.candidate", "implicit_conv.cpu.plan.planner"),
     ("implicit_conv.cpu.engines.engine", "implicit_conv.cpu.methods.winograd"),
-    ("implicit_conv.cpu.engines.runner", "implicit_conv.gpu.run.engine"),
+    ("implicit_conv.cpu.engines.executor", "implicit_conv.gpu.run.engine"),
     ("implicit_conv.cpu.methods.im2col", "implicit_conv.cpu.methods.gemm_tilings"),
     ("implicit_conv.cpu.methods.winograd", "implicit_conv.cpu.engines.engine"),
     ("implicit_conv.cpu.methods.winograd", "implicit_conv.cpu.methods.depthwise"),

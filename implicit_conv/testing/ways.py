@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from unittest import mock
 
-from implicit_conv.cpu.engines.runner import Runner
+from implicit_conv.cpu.engines.executor import Executor
+from implicit_conv.cpu.run.call import OFTEN, RepeatedArrays
 from implicit_conv.cpu.run.prepared import PreparedCall
-from implicit_conv.cpu.run.repeated import OFTEN, RepeatedArrays
 
 # Calls of a program: the first, kept, and compiled ways begin at the second call and at the one
 # after OFTEN.
@@ -56,7 +56,7 @@ def watched() -> Iterator[Watch]:
     watch = Watch()
     with contextlib.ExitStack() as stack:
         for kind, name, way in (
-            (Runner, "run", FIRST),
+            (Executor, "run", FIRST),
             (RepeatedArrays, "again", KEPT),
             (PreparedCall, "compute", PREPARED),
         ):

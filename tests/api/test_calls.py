@@ -5,7 +5,7 @@ import pytest
 
 import implicit_conv as ic
 from implicit_conv.cpu.methods.transposed_gemm import TransposedGemm
-from implicit_conv.cpu.run import repeated
+from implicit_conv.cpu.run import call as repeated
 from implicit_conv.process import cache
 from implicit_conv.testing import Case, to_nchw
 

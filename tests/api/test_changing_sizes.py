@@ -235,7 +235,7 @@ def test_an_axis_of_one_pixel_serves_no_near_sizes_of_gradients(taps):
     """A phase has a single tap there too, and then its axes are in another order."""
     for size, other in (((9, 1), (9, 13)), ((1, 9), (13, 9))):
         plan = ic.plan_conv_transpose2d((1, 24, *size), (24, 24, *taps), stride=2)
-        found = kinds.range_of(plan.engine)
+        found = kinds.size_class_of(plan.engine)
         assert found is None or found.sized((1, 24, *other)) is None
 
 
@@ -355,9 +355,9 @@ def test_a_call_that_is_not_kept_has_its_engine_kept(monkeypatch):
     """One that converts its result takes more than one launch."""
     sized, x = [], np.ones((1, 3, 20, 20), np.float32)
     w = np.ones((4, 3, 3, 3), np.float32)
-    of_range = kinds.Range.sized
+    of_range = kinds.SizeClass.sized
     monkeypatch.setattr(
-        kinds.Range, "sized", lambda *given: sized.append(given) or of_range(*given)
+        kinds.SizeClass, "sized", lambda *given: sized.append(given) or of_range(*given)
     )
     for _ in range(5):
         assert ic.conv2d(x, w, out_dtype="float64").dtype == np.float64

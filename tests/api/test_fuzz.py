@@ -14,9 +14,9 @@ import pytest
 
 import implicit_conv
 from implicit_conv import config
-from implicit_conv.cpu.engines.runner import Runner
+from implicit_conv.cpu.engines.executor import Executor
 from implicit_conv.cpu.machine.arch import cpu_arch
-from implicit_conv.cpu.run import repeated
+from implicit_conv.cpu.run import call as repeated
 from implicit_conv.problem import reference
 from implicit_conv.problem.options import PADDING_MODES
 from implicit_conv.testing import Case, draw
@@ -341,14 +341,14 @@ def test_a_drawn_trial_is_repeated_by_its_program(capsys):
 
 @pytest.mark.slow
 def test_a_fixed_list_of_trials_takes_each_way():
-    """The first trials of as many kinds as that takes, 60 at most, called 1 to 4, 33 and 40 times,
+    """The first trials of as many kinds as that takes, 90 at most, called 1 to 4, 33 and 40 times,
     and one 40 times by the function and by a plan, as compiled code makes them.
     """
     repeated._compiled()  # which another thread would load else, meanwhile
     deck, kinds, number = Deck(45, 2), Kinds(), 0
     ways = [f"{who}: {way}" for who in ("function", "plan") for way in (FIRST, KEPT, COMPILED)]
     ways += [f"plan.prepare: {way}" for way in (PREPARED, PREPARED_COMPILED)]
-    while min(kinds.counts[way] for way in ways) < 5 and number < 60:
+    while min(kinds.counts[way] for way in ways) < 5 and number < 90:
         number += 1
         trials = deck.deal()[1]
         listed = [replace(one, times=n) for one, n in zip(trials, TIMES, strict=False)]
@@ -356,7 +356,7 @@ def test_a_fixed_list_of_trials_takes_each_way():
         plain = replace(plain, scaled=False, prepared=False, packed=False, method="")
         listed += plain, replace(plain, packed=plain.made.planned)
         kinds.add(map(check, listed))
-    assert number < 60, kinds.table()
+    assert number < 90, kinds.table()
 
 
 @pytest.mark.slow
@@ -442,7 +442,7 @@ def test_options_are_checked(option, value):
 @pytest.mark.slow
 def test_a_number_that_a_prepared_call_does_not_hold_is_found(monkeypatch):
     """Others write where the bias was, which was made of a number."""
-    prepared = Runner.prepared
+    prepared = Executor.prepared
 
     def lost(self, x, w, bias, *arrays):
         call = prepared(self, x, w, bias, *arrays)
@@ -451,13 +451,13 @@ def test_a_number_that_a_prepared_call_does_not_hold_is_found(monkeypatch):
         return call
 
     deck = Deck(45, 2)
-    drawn = [deck.deal()[1][0] for _ in range(12)]
+    drawn = [deck.deal()[1][0] for _ in range(36)]
     plain = {"storages": ("contiguous",) * 3, "unbatched": False, "scaled": False, "change": "none"}
     number = {"prepared": True, "numbers": True, "biased": True, "out": "contiguous", "times": 2}
     listed = [replace(one, **plain, **number) for one in drawn if one.made.epilogue]
     assert len(listed) >= 3
     with monkeypatch.context() as patched:
-        patched.setattr(Runner, "prepared", lost)
+        patched.setattr(Executor, "prepared", lost)
         found = [one for one in listed if is_wrong(one)]
     assert len(found) >= 3
     assert not any(map(is_wrong, found))

@@ -120,13 +120,19 @@ def operators():
         (x, dz),
     )
     yield lambda: ic.plan_conv_transpose2d(dy.shape, w.shape, stride=2), (dy, w)
+    last = {"stride": 2, "layout": "NHWC", "weight_layout": "KRSC", "precision": "strict"}
+    of_last = numbers(1, 4, 4, 32), numbers(32, 3, 3, 16)  # in whose w no filters are rows
+    shapes = of_last[0].shape, of_last[1].shape, (1, 9, 9, 16)
+    yield lambda: ic.plan_conv2d_input_grad(*shapes, **last), of_last
+    none = numbers(1, 0, 8, 8), numbers(0, 4, 3, 3)
+    yield lambda: ic.plan_conv_transpose2d(none[0].shape, none[1].shape, stride=2), none
 
 
-@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("number", range(8))
 def test_every_operator_can_be_tuned(last_is_fastest, number):
     make, arrays = list(operators())[number]
     expected = make()(*arrays)
-    tuned = make().tune()
+    tuned = make().tune("plain" if number == 6 else "packed")
     restart()
     again = make()
     for plan in (tuned, again):

@@ -121,6 +121,17 @@ def test_what_is_packed_phase_by_phase(options):
     assert "one pass over w" not in plan.explain()
 
 
+def test_filters_without_rows_are_packed_phase_by_phase(passes):
+    """Filters are contiguous in w: no pass is a candidate, and near sizes derive phases."""
+    shapes = (1, 8, 8, 64), (64, 3, 3, 64), (1, 16, 16, 64)
+    options = {"stride": 2, "padding": 1, "layout": "NHWC", "weight_layout": "KRSC"}
+    plan = ic.plan_conv2d_input_grad(*shapes, **options)
+    assert [c.method for c in plan.candidates if isinstance(c.method, Phases)] == [Phases()]
+    dy, w = np.ones(shapes[0], np.float32), np.ones(shapes[1], np.float32)
+    np.testing.assert_array_equal(plan(dy, w), plan(dy, plan.pack(w)))
+    assert not passes
+
+
 def test_a_plain_filter_takes_the_method_that_packs_in_one_pass(passes, monkeypatch):
     """Although another one is faster with a packed filter; near sizes of plain calls do so too."""
     monkeypatch.setattr(planner, "METHODS", (Gemm, Winograd))

@@ -17,8 +17,8 @@ from ways import needs_quads
 from implicit_conv.cpu.candidates.candidate import Candidate
 from implicit_conv.cpu.candidates.kernel_method import best
 from implicit_conv.cpu.methods import gemm
-from implicit_conv.cpu.run import repeated
-from implicit_conv.cpu.run.repeated import OFTEN
+from implicit_conv.cpu.run import call as repeated
+from implicit_conv.cpu.run.call import OFTEN
 from implicit_conv.kernels.cpu.gemm.layout import GemmLayout
 from implicit_conv.kernels.cpu.runtime import launch
 from implicit_conv.process import cache

@@ -4,6 +4,7 @@
 not its own, and the result would be wrong without an error.
 """
 
+import math
 from dataclasses import fields, replace
 
 import numpy as np
@@ -13,8 +14,15 @@ from hypothesis import strategies as st
 from sampling import examples
 from ways import OTHER_BITS
 
-from implicit_conv import ShapeError, config, plan_conv2d, plan_conv2d_input_grad
+from implicit_conv import (
+    ShapeError,
+    config,
+    plan_conv2d,
+    plan_conv2d_input_grad,
+    plan_conv_transpose2d,
+)
 from implicit_conv.cpu.candidates.tiling import Tiling
+from implicit_conv.cpu.engines.fold import Fold
 from implicit_conv.cpu.machine.arch import REGISTER_PIXELS, cpu_arch
 from implicit_conv.cpu.methods import gemm_tilings
 from implicit_conv.cpu.methods.depthwise import Depthwise
@@ -298,3 +306,20 @@ def test_phases_with_other_taps_refuse_each_others_filters():
         np.testing.assert_array_equal(plan(dy, plan.pack(w)), plan(dy, w))
         with pytest.raises(ShapeError, match="packed in another order"):
             plan(dy, other.pack(w))
+
+
+def test_folds_of_other_filters_refuse_each_others_filters():
+    """Of as many products of a pixel: filters and taps are rows of the same length."""
+    shapes = (16, 8, 4, 2), (16, 8, 2, 4), (16, 4, 4, 4)
+    x, plans = np.ones((1, 16, 8, 8), np.float32), []
+    for shape in shapes:
+        plans.append(plan_conv_transpose2d(x.shape, shape, stride=2))
+        assert isinstance(plans[-1].engine.best_packed.method, Fold)
+    for plan, shape in zip(plans, shapes, strict=True):
+        w = np.arange(math.prod(shape), dtype=np.float32).reshape(shape)
+        for other in plans:
+            if other is plan:
+                np.testing.assert_array_equal(plan(x, plan.pack(w)), plan(x, w))
+                continue
+            with pytest.raises(ShapeError, match="packed in another order"):
+                other(x, plan.pack(w))

@@ -101,7 +101,7 @@ def test_ways_with_parts_are_candidates_like_others():
     # Stores that lie a stride apart, and launches, take time too.
     assert facts["milliseconds"] > sum(part["milliseconds"] for part in facts["parts"])
     assert len(facts["candidates"]) == 2  # one pass over w may pack the filters
-    assert {each["kernel"] for each in facts["refused"]} == {"depthwise in one pass", "fold"}
+    assert {each["kernel"] for each in facts["refused"]} == {"fold"}
 
 
 def test_the_lines_of_a_single_way_are_of_its_longest_part():

@@ -359,6 +359,8 @@ class Choice:
     def pack(self, w: Array, formats: Formats) -> PackedFilter:
         """The filter `w` in the order that the best candidate for it reads; see `Plan.pack`."""
         c = self.best_packed
+        if c.parts:  # which are prepared one by one
+            return c.method.pack(c, w, formats)
         return prepare(c.method.pack, c, w, formats)
 
     @cached_property

@@ -1,4 +1,5 @@
-"""From a problem to a result: fprop is one candidate, other operators are sums of several.
+"""From a problem to a result: the engines of all operators, and the methods whose candidates have
+convolutions as parts.
 
 The top floor of the CPU's engine; operators import it.
 """

@@ -24,11 +24,10 @@ from implicit_conv.arrays.arrays import Array, numpy_dtype
 from implicit_conv.cpu.candidates.candidate import Candidate, Method
 from implicit_conv.cpu.candidates.problem_views import spatial
 from implicit_conv.cpu.candidates.query import Formats, Query, Refusal, Request, Serves
-from implicit_conv.cpu.engines.gradients import GRADIENTS
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.plan import planner
 from implicit_conv.cpu.plan.composite import Composite, Derived
-from implicit_conv.cpu.plan.steps import steps_of
+from implicit_conv.cpu.plan.planner import steps_of
 from implicit_conv.cpu.run.call import Arrays, stand_in
 from implicit_conv.kernels.cpu.runtime.program import Called, Copied, Room, Step
 from implicit_conv.kernels.geometry import Epilogue
@@ -155,22 +154,6 @@ class ComplexAsReal(Composite):
         return found
 
 
-@dataclass(frozen=True)
-class ComplexTransposed(ComplexAsReal):
-    """One real transposed convolution."""
-
-    letters: ClassVar[str] = "CK"
-
-    @classmethod
-    def query(cls, real: Problem, arch: CpuArch, request: Request) -> Query:
-        """What the planner is asked for the real convolution."""
-        return Query(real, arch, request, None, GRADIENTS)
-
-    def shapes(self, problem: Problem) -> tuple[tuple[int, ...], ...]:
-        """Those of x, w and y."""
-        return problem.output_shape, problem.weight_shape, problem.input_shape
-
-
 def real_problem(problem: Problem) -> Problem:
     """The real convolution that computes a complex `problem`."""
     parts = COMPLEX_PARTS[problem.dtype]
@@ -199,4 +182,3 @@ def copied_bytes(real: Problem) -> int:
 
 
 COMPLEX: tuple[type[Method], ...] = (ComplexAsReal,)
-COMPLEX_TRANSPOSED: tuple[type[Method], ...] = (ComplexTransposed,)

@@ -7,22 +7,38 @@ complex numbers and padding that repeats pixels what makes gradients of real num
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from implicit_conv.cpu.candidates.candidate import Method
 from implicit_conv.cpu.candidates.phrases import gradient_text
 from implicit_conv.cpu.candidates.query import Query, Request
-from implicit_conv.cpu.engines.complex_numbers import COMPLEX_TRANSPOSED
 from implicit_conv.cpu.engines.engine import CpuEngine, Shape, parsed_options
-from implicit_conv.cpu.engines.gradients import GRADIENTS
-from implicit_conv.cpu.engines.repeated_padding import BORDERS
+from implicit_conv.cpu.engines.gradients import gradient_methods
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.plan import planner
 from implicit_conv.problem.options import SPACE, Activation
-from implicit_conv.problem.phases import phases_of
+from implicit_conv.problem.phases import MOST_PHASES, phase_count, phases_of
 from implicit_conv.problem.problem import Problem
 from implicit_conv.process.cache import cached_property
+from implicit_conv.process.preparation import imports
+
+LOG = logging.getLogger("implicit_conv")
+
+
+@imports
+def _complex_transposed() -> Any:
+    from implicit_conv.cpu.engines.complex_transposed import COMPLEX_TRANSPOSED
+
+    return COMPLEX_TRANSPOSED
+
+
+@imports
+def _borders() -> Any:
+    from implicit_conv.cpu.engines.repeated_padding import BORDERS
+
+    return BORDERS
 
 
 @dataclass(frozen=True)
@@ -95,11 +111,12 @@ class TransposedEngine(InputGradientEngine):
 
 def of_most_taps(problem: Problem) -> Problem:
     """The fprop of the phase of an input gradient with most taps; of floats, whose sums have the
-    same dtype however many they are, one of all taps.
+    same dtype however many they are, and of more phases than are supported, one of all taps.
     """
-    phases = phases_of(problem) if problem.is_integer else ()
     swapped = problem.changed(C=problem.K, K=problem.C)
-    found = (phase.problem for phase in phases)
+    if not problem.is_integer or phase_count(problem) > MOST_PHASES:
+        return swapped
+    found = (phase.problem for phase in phases_of(problem))
     return max(found, key=lambda fprop: fprop.terms, default=swapped)
 
 
@@ -128,10 +145,13 @@ def plan(
     problem, request, parsed, dtype = parsed_options(
         problem, request, activation, out_dtype, summed
     )
-    methods: tuple[type[Method], ...] = GRADIENTS
+    methods: tuple[type[Method], ...]
     if problem.is_complex:
-        methods = COMPLEX_TRANSPOSED
+        methods = _complex_transposed()
     elif problem.repeats:
-        methods = BORDERS
+        methods = _borders()
+    else:
+        methods = gradient_methods(problem)
     choice = planner.plan(Query(problem, arch, request, None, methods))
+    LOG.debug("%s of %s: %s", kind.result, problem, choice.best.name)
     return kind(problem, choice, parsed, dtype)

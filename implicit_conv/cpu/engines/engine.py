@@ -14,10 +14,10 @@ from implicit_conv.arrays.integers import check_activation
 from implicit_conv.cpu.candidates.candidate import Candidate, Choice
 from implicit_conv.cpu.candidates.problem_views import spatial
 from implicit_conv.cpu.candidates.query import Formats, Query, Request
-from implicit_conv.cpu.engines.runner import Runner, parse_out_dtype
+from implicit_conv.cpu.engines.executor import Executor, parse_out_dtype
 from implicit_conv.cpu.machine.arch import CpuArch, cpu_arch
 from implicit_conv.cpu.plan import planner
-from implicit_conv.cpu.plan.steps import steps_of
+from implicit_conv.cpu.plan.planner import steps_of
 from implicit_conv.cpu.run.call import Arrays, stand_in
 from implicit_conv.cpu.run.packed import PackedFilter
 from implicit_conv.errors import PlanError
@@ -66,7 +66,7 @@ def _complex() -> Any:
 
 
 @dataclass(frozen=True)
-class CpuEngine(Runner):
+class CpuEngine(Executor):
     """The plan of one request on one CPU.
 
     Attributes

@@ -42,9 +42,9 @@ from implicit_conv.cpu.engines.fold_blocks import (
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.plan import planner
 from implicit_conv.cpu.plan.composite import Composite, Derived
-from implicit_conv.cpu.plan.input_gradients import PRODUCTS
-from implicit_conv.cpu.plan.steps import steps_of
+from implicit_conv.cpu.plan.planner import steps_of
 from implicit_conv.cpu.run.call import Arrays, contiguous_strides, stand_in
+from implicit_conv.cpu.run.packed import PackedOrder
 from implicit_conv.kernels.cpu.runtime.program import (
     Copied,
     Launched,
@@ -101,7 +101,7 @@ class Fold(Composite):
         reserved = request.reserved_bytes + blocks.tile_bytes
         request = replace(request, reserved_bytes=reserved, activation="")
         arrays = stand_ins(problem, blocks)
-        query = Query(product_problem(problem, blocks), arch, request, arrays, PRODUCTS)
+        query = Query(product_problem(problem, blocks), arch, request, arrays, planner.PRODUCTS)
         found = planner.of_part(query, cls.name)
         yield found if isinstance(found, Refusal) else cls()._of(problem, arch, blocks, found)
 
@@ -122,6 +122,11 @@ class Fold(Composite):
         blocks = blocks_of(problem, c.arch)
         product = derived(c.parts[0], product_problem(problem, blocks))
         return None if product is None else self._of(problem, c.arch, blocks, product)
+
+    def packed(self, c: Candidate) -> PackedOrder:
+        """The packed filter of the products, and which filters and taps these are of."""
+        order = super().packed(c)
+        return replace(order, key=(*order.key, c.problem.C, c.problem.kernel))
 
     def part_arrays(self, problem: Problem, arch: CpuArch) -> list[Arrays]:
         """Those of a block."""
@@ -186,9 +191,8 @@ class Fold(Composite):
         shape = (1, *products.size, products.K)
         tile = array_at(room.take(blocks.tile_bytes), shape, dtype, tile_strides(problem, blocks))
         w, panels = None if arrays.w is None else as_products(problem, arrays.w), arrays.panels
-        own = formats._replace(y_dtype=problem.dtype)
         if w is not None and is_packed_first(problem, blocks):
-            launch = prepare(_packing, product, own, ordered(w, products.filter_axes))
+            launch = prepare(_packing, product, formats, ordered(w, products.filter_axes))
             of_w, panels = address_of(w), room.take(product.best_packed.layout.packed_bytes)
             found.append(launched(launch, room, of_w, of_w, of_w, panels))
             w = None
@@ -199,9 +203,9 @@ class Fold(Composite):
                 residual = copied(residual, room, found)
         read = of_block(problem, blocks, arrays.x)
         end, at = room.end, address_of(tile)
-        steps = steps_of(product, Arrays(read, w, tile, None, panels), Epilogue(), own, room)
+        steps = steps_of(product, Arrays(read, w, tile, None, panels), Epilogue(), formats, room)
         room.end = end  # the products are in the tile
-        launches = prepare(_launches, c, blocks, epilogue, own, tile, (y, residual))
+        launches = prepare(_launches, c, blocks, epilogue, formats, tile, (y, residual))
         sums = _itself if epilogue.biased else None
         scratch = room.take(max(launch.bytes for launch in launches))
         for n in range(problem.N):

@@ -31,7 +31,7 @@ EXTENTS = 32  # along an axis, for which the kernels of a range are prepared
 Shape = tuple[int, ...]
 
 
-class Range:
+class SizeClass:
     """The engine that serves near sizes of one kind."""
 
     def __init__(self, engine: CpuEngine) -> None:
@@ -92,7 +92,7 @@ def _all(choice: Choice) -> Iterator[Choice]:
 
 
 def _missing_parts(choice: Choice, formats: Formats) -> int:
-    """The parts of kernels of a choice that are not loaded; see `Range.missing_parts`."""
+    """The parts of kernels of a choice that are not loaded; see `SizeClass.missing_parts`."""
     c = choice.best
     if not c.parts:
         return missing_parts(c, formats)
@@ -114,8 +114,10 @@ def derived(size: str, formats: Formats, choice: Choice, problem: Problem) -> Ch
         other = _resized(choice, problem, formats)
     if other is None:
         return None
+    # Methods of an operator that is no convolution may see a view of what was asked.
+    asked = other.problem if choice.query.problem is c.problem else problem
     near = choice.near or size
-    return Choice(choice.query._replace(problem=other.problem), (other,), near=near)
+    return Choice(choice.query._replace(problem=asked), (other,), near=near)
 
 
 def _resized(choice: Choice, problem: Problem, formats: Formats) -> Candidate | None:
@@ -129,7 +131,7 @@ def _resized(choice: Choice, problem: Problem, formats: Formats) -> Candidate | 
     )
     if own.output[missing:] != problem.output:  # the axes of `view` are in another order
         return None
-    c = planner.like(choice.best, own, choice.nearby)
+    c = planner.closest_candidate(choice.best, own, choice.nearby)
     if c is not None and prepares_later() and missing_parts(c, formats):
         return _loaded(choice, own, c, formats) or c
     return c
@@ -150,12 +152,12 @@ def _loaded(
     return None
 
 
-def range_of(engine: CpuEngine) -> Range | None:
+def size_class_of(engine: CpuEngine) -> SizeClass | None:
     """The range of an engine; None if each size needs a plan of its own.
 
     Fixed are the strides of w, so that a fold takes those of all calls of the kind.
     """
-    return Range(engine) if may_serve(engine.choice) else None
+    return SizeClass(engine) if may_serve(engine.choice) else None
 
 
 def may_serve(choice: Choice) -> bool:
@@ -184,13 +186,13 @@ def known_engine(kind: Hashable, x_shape: Shape, shape: Shape | None = None) -> 
     again: to record the call of one that does not would be in vain.
 
     `kind` is all that tells calls apart but the shape of x, and the other `shape` that has a size;
-    see `Range.sized`.
+    see `SizeClass.sized`.
     """
     kept = SIZES.get((x_shape, shape, kind))
     if kept is not None:
         return kept, True
     key = lengths(x_shape), kind
-    found: Range | None = ENGINES.get(key)
+    found: SizeClass | None = ENGINES.get(key)
     if found is None or (planner.has_choices() and any(map(planner.is_measured, found.names))):
         return None, True
     first = found.engine
@@ -215,16 +217,16 @@ def keep_engine(kind: Hashable, engine: Any, shape: Shape | None = None) -> Any:
     It returns the engine to use: that which another range gives, if less of it is to be compiled,
     as long as another thread compiles the kernels of `engine`.
     """
-    own = range_of(engine)
+    own = size_class_of(engine)
     if own is None:
         return engine
     key = lengths(engine.x_shape), kind
-    first: Range | None = ENGINES.get(kind)
+    first: SizeClass | None = ENGINES.get(kind)
     if first is None:
         ENGINES.keep(kind, own)
     elif missing := own.missing_parts():
         other = first.sized(engine.x_shape, shape)
-        taken = None if other is None else range_of(other)
+        taken = None if other is None else size_class_of(other)
         if taken is not None and taken.missing_parts() < missing:
             if taken.seconds - own.seconds < COMPILATION_SECONDS:
                 PREPARED.keep(key, True)
@@ -235,7 +237,7 @@ def keep_engine(kind: Hashable, engine: Any, shape: Shape | None = None) -> Any:
     return engine
 
 
-def _exchanged(key: Hashable, own: Range) -> Iterator[None]:
+def _exchanged(key: Hashable, own: SizeClass) -> Iterator[None]:
     """Prepare a range, and have it serve from then on."""
     yield from own.prepared()
     ENGINES.keep(key, own)

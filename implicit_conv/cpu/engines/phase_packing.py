@@ -1,4 +1,4 @@
-"""Packing the filters of all stride phases at once: one pass over w serves all of them.
+"""The stride phases of arrays: their pixels and taps, and packing all taps in one pass over w.
 
 The taps of a phase lie a stride apart, so that packing them phase by phase reads every cache line
 of w several times, and takes 3 to 8 cycles per element (EPYC 9004, 2026-11).
@@ -18,8 +18,8 @@ from implicit_conv.cpu.candidates.candidate import Choice
 from implicit_conv.cpu.candidates.problem_views import spatial
 from implicit_conv.cpu.candidates.query import Refusal
 from implicit_conv.cpu.engines.fold_blocks import is_row
-from implicit_conv.cpu.engines.phase_arrays import filter_layout, taps_of
 from implicit_conv.cpu.plan.planner import FIXED
+from implicit_conv.cpu.run.call import Arrays, contiguous_strides, stand_in
 from implicit_conv.cpu.run.packed import PanelOrder
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.gemm.layout import PHASE_TAP_BYTES
@@ -32,6 +32,7 @@ from implicit_conv.kernels.cpu.runtime.program import (
     array_at,
     launched,
 )
+from implicit_conv.problem.options import ITEMSIZES, WEIGHT_LAYOUTS_OF
 from implicit_conv.problem.phases import Phase
 from implicit_conv.problem.problem import Problem
 from implicit_conv.process.cache import SIZED
@@ -44,11 +45,77 @@ DTYPES = ("float32", "float64")
 PACK_CYCLES = 1.0  # cycles per element of w (EPYC 9004, Zen 4, 2026-11)
 
 
+def pixels_of(phase: Phase, array: Array, axes: str) -> Array:
+    """The pixels of a phase in `array`, whose spatial axes are named in its layout `axes`."""
+    return sliced(array, axes, phase.pixels)
+
+
+def taps_of(phase: Phase, w: Array, axes: str) -> Array:
+    """The taps of a phase in `w`, a filter with the layout `axes`."""
+    return sliced(w, axes, phase.taps)
+
+
+def sliced(array: Array, axes: str, slices: Sequence[slice]) -> Array:
+    """`array` with its spatial axes, or those of taps, sliced."""
+    of_axis = dict(zip(space(axes), slices, strict=True))
+    return array[tuple(of_axis.get(letter, slice(None)) for letter in axes)]
+
+
+def space(axes: str) -> list[str]:
+    """The letters of the spatial axes, in the order D, H, W or T, R, S."""
+    return [letter for letter in "DHWTRS" if letter in axes]
+
+
+def filter_layout(problem: Problem) -> str:
+    """The layout of the filter that phases slice: w, or with groups a copy of it."""
+    return problem.weight_layout if problem.groups == 1 else WEIGHT_LAYOUTS_OF[problem.rank][0]
+
+
+def swapped(problem: Problem, w: Array) -> Array:
+    """A view of `w` with each group's filters and channels swapped, with the axes (group, channel,
+    filter, taps); as an array of the shape `swapped_shape`, it is the filter that phases slice.
+    """
+    filters = ordered(w, tuple(map(problem.weight_layout.find, filter_layout(problem))))
+    k, c, *taps = filters.shape
+    return filters.reshape(problem.groups, k // problem.groups, c, *taps).swapaxes(1, 2)
+
+
+def swapped_shape(problem: Problem) -> tuple[int, ...]:
+    """The shape of the filter that phases slice."""
+    if problem.groups == 1:
+        return problem.weight_shape
+    return problem.C, problem.K // problem.groups, *problem.kernel
+
+
+def swapped_copy(problem: Problem, w: Array) -> Array:
+    """The filter that phases slice: `w` itself, or with groups a copy."""
+    if problem.groups == 1:
+        return w
+    return np.ascontiguousarray(swapped(problem, w)).reshape(swapped_shape(problem))
+
+
+def stand_ins(problem: Problem, phase: Phase) -> Arrays:
+    """Arrays with the strides of those that a phase gets if dy, w and dx are contiguous; they have
+    no memory of their own.
+    """
+    w = stand_in(swapped_shape(problem), problem.filter_dtype)
+    dy = stand_in(problem.output_shape, problem.dtype)
+    dx = stand_in(problem.input_shape, problem.dtype)
+    w = taps_of(phase, w, filter_layout(problem))
+    return Arrays(dy, w, pixels_of(phase, dx, problem.array_layout))
+
+
+def copied_bytes(problem: Problem) -> int:
+    """Bytes of the copy of w with swapped filters and channels, which groups need."""
+    itemsize = ITEMSIZES[problem.filter_dtype]
+    return math.prod(problem.weight_shape) * itemsize if problem.groups > 1 else 0
+
+
 def together(problem: Problem, parts: Sequence[Choice]) -> list[Choice]:
     """Choices of these phases whose filters one launch can pack; else none.
 
-    All read the same kind of panels, each tap is in one of them, and memory is not limited, of
-    which it takes more.
+    All read the same kind of panels, each tap is in one of them, a contiguous filter can be packed
+    so, and memory is not limited, of which it takes more.
     """
     if problem.groups > 1 or problem.dtype not in DTYPES or len(parts) < 2:
         return []
@@ -56,18 +123,23 @@ def together(problem: Problem, parts: Sequence[Choice]) -> list[Choice]:
         return []
     if sum(math.prod(part.query.problem.kernel) for part in parts) != math.prod(problem.kernel):
         return []
+    strides = contiguous_strides(problem.weight_shape, ITEMSIZES[problem.dtype])
+    if not serves(problem, strides):
+        return []
     found = [own for own in map(_of_panels, parts) if own is not None]
     return found if len(found) == len(parts) else []
 
 
 def _of_panels(choice: Choice) -> Choice | None:
-    """That of a phase which reads panels; None if no method does, or a measured one does not."""
-    if isinstance(choice.best_packed.packed, PanelOrder):
-        return choice
-    able = [c for c in choice.candidates if isinstance(c.packed, PanelOrder) and not choice.tuned]
-    if not able:
-        return None
-    best = min(able, key=lambda c: c.packed_cycles)
+    """That of a phase which reads panels, whose candidate is first; None if no method does, or a
+    measured one does not.
+    """
+    best = choice.best_packed
+    if not isinstance(best.packed, PanelOrder):
+        able = [c for c in choice.candidates if isinstance(c.packed, PanelOrder)]
+        if choice.tuned or not able:
+            return None
+        best = min(able, key=lambda c: c.packed_cycles)
     others = [c for c in choice.candidates if c is not best]
     slower = (c for c in others if c.packed_cycles >= best.packed_cycles)
     reason = "one pass over w does not pack its filter"

@@ -18,12 +18,13 @@ import numpy as np
 
 from implicit_conv.arrays.arrays import Array
 from implicit_conv.cpu.candidates.candidate import Candidate, Choice, Method
+from implicit_conv.cpu.candidates.phrases import gradient_text
 from implicit_conv.cpu.candidates.query import Formats, Query, Refusal, Request
-from implicit_conv.cpu.engines.gradients import GRADIENTS
+from implicit_conv.cpu.engines.gradients import gradient_methods
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.plan import planner
 from implicit_conv.cpu.plan.composite import Composite, Derived
-from implicit_conv.cpu.plan.steps import steps_of
+from implicit_conv.cpu.plan.planner import steps_of
 from implicit_conv.cpu.run.call import Arrays, stand_in
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.runtime.program import Called, Room, Step
@@ -67,7 +68,8 @@ class Borders(Composite):
         reserved = request.reserved_bytes + strip_bytes(problem)
         request, found = replace(request, reserved_bytes=reserved), list[Choice]()
         for part, arrays in zip(_parts(problem), cls().part_arrays(problem, arch), strict=True):
-            choice = planner.of_part(Query(part, arch, request, arrays, GRADIENTS), cls.name)
+            query = Query(part, arch, request, arrays, gradient_methods(part))
+            choice = planner.of_part(query, cls.name)
             if isinstance(choice, Refusal):
                 yield choice
                 return
@@ -107,6 +109,10 @@ class Borders(Composite):
             ),
         ]
 
+    def part_text(self, problem: Problem) -> str:
+        """The problem of a part in words."""
+        return gradient_text(problem, ("dy", "w"), "dx")
+
     def copied_bytes(self, c: Candidate) -> int:
         """Bytes of the largest strip, and of its sums along the later axes."""
         return strip_bytes(c.problem)
@@ -130,9 +136,8 @@ class Borders(Composite):
         record: int = 0,
     ) -> list[Step]:
         """The gradient of the image, and of each strip, which is then added to it."""
-        (image, *strips), (begin, *begins) = c.parts, self.panels(c, arrays)
+        (image, *strips), (begin, *begins), end = c.parts, self.panels(c, arrays), room.end
         found = steps_of(image, arrays._replace(panels=begin), epilogue, formats, room)
-        end = room.end
         for strip, choice, panels in zip(strips_of(c.problem), strips, begins, strict=True):
             room.end = end
             values = room.array(strip.problem.input_shape, arrays.y.dtype)
@@ -181,8 +186,9 @@ def sources(problem: Problem, axis: int) -> list[int]:
 
 
 def _add_rows(rows: Array, sources: list[int], target: Array) -> None:
-    for source, row in zip(sources, rows, strict=True):
-        target[source] += row
+    with np.errstate(all="ignore"):  # as in kernels, infinities and NaNs are no errors
+        for source, row in zip(sources, rows, strict=True):
+            target[source] += row
 
 
 def strips_of(problem: Problem) -> Iterator[Strip]:

@@ -18,7 +18,7 @@ from implicit_conv.cpu.candidates.candidate import Candidate, Choice
 from implicit_conv.cpu.candidates.problem_views import spatial
 from implicit_conv.cpu.candidates.query import Formats, Query, Refusal, Request
 from implicit_conv.cpu.engines import phase_packing
-from implicit_conv.cpu.engines.phase_arrays import (
+from implicit_conv.cpu.engines.phase_packing import (
     copied_bytes,
     filter_layout,
     pixels_of,
@@ -32,7 +32,7 @@ from implicit_conv.cpu.engines.phase_arrays import (
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.plan import planner
 from implicit_conv.cpu.plan.composite import Composite, Derived, begin, part_of
-from implicit_conv.cpu.plan.steps import steps_of
+from implicit_conv.cpu.plan.planner import steps_of
 from implicit_conv.cpu.run.call import Arrays, stand_in
 from implicit_conv.cpu.run.packed import PackedOrder
 from implicit_conv.kernels.cpu.runtime.program import Copied, Room, Step, copied, located

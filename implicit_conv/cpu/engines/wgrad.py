@@ -11,7 +11,7 @@ from implicit_conv.cpu.candidates.phrases import options_of
 from implicit_conv.cpu.candidates.problem_views import spatial
 from implicit_conv.cpu.candidates.query import Query, Request
 from implicit_conv.cpu.engines.engine import CpuEngine
-from implicit_conv.cpu.engines.runner import check_array, parse_out_dtype
+from implicit_conv.cpu.engines.executor import check_array, parse_out_dtype
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.plan import planner, tuning
 from implicit_conv.cpu.plan.weight_gradients import WEIGHT_GRADIENTS

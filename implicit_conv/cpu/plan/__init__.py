@@ -1,4 +1,5 @@
 """The planner: all candidates of all methods, sorted; tuning, and explaining the choice.
 
-It alone imports methods (those of `input_gradients` when a call needs them); engines import it.
+It alone imports methods that have kernels; a composite one asks it for the choices of its parts.
+Engines import it.
 """

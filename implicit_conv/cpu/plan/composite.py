@@ -65,6 +65,10 @@ class Composite(Method):
     def titles(self, c: Candidate) -> list[str]:
         """What each part is, in words."""
 
+    def part_text(self, problem: Problem) -> str:
+        """The problem of a part in words."""
+        return str(problem)
+
     def part_formats(self, c: Candidate, formats: Formats) -> Formats:
         """The formats of parts of one with `formats`."""
         return formats

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
+from dataclasses import replace
 
 from implicit_conv.arrays.integers import describe_sums
 from implicit_conv.cpu.candidates.candidate import Candidate, Choice
@@ -38,8 +39,12 @@ def _parts(c: Candidate, formats: Formats) -> Iterator[str]:
     for title, part in zip(c.method.titles(c), c.parts, strict=True):
         first = shown.setdefault(part, title)
         yield f"\n{title}"
-        text = explain(str(part.query.problem), part, c.method.part_formats(c, formats))
-        yield text if first == title else f"as {first.partition(':')[0]}"
+        if first != title:
+            yield f"as {first.partition(':')[0]}"
+            continue
+        own = replace(part, candidates=tuple(part.in_order(part.best)))
+        text = c.method.part_text(part.query.problem)
+        yield explain(text, own, c.method.part_formats(c, formats))
 
 
 def _chosen(problem: str, choice: Choice, formats: Formats, clock: Clock) -> Iterator[str]:

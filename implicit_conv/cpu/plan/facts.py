@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from implicit_conv.cpu.candidates.candidate import Candidate, Choice
 from implicit_conv.cpu.machine.arch import CpuArch
@@ -67,5 +67,7 @@ def facts_of(problem: str, choice: Choice) -> Facts:
             for each in choice.candidates
         ],
         "refused": [{"kernel": name, "reason": reason} for name, reason in choice.refusals],
-        "parts": [facts_of(str(part.query.problem), part) for part in c.parts],
+        "parts": [
+            facts_of(cast("Any", c.method).part_text(part.query.problem), part) for part in c.parts
+        ],
     }

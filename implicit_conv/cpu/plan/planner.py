@@ -1,4 +1,5 @@
-"""The CPU planner: the candidates of all methods, cheapest first. It sees shapes, not arrays.
+"""The CPU planner: the candidates of all methods, cheapest first, and the steps of the first that
+takes the arrays of a call. It sees shapes and strides, not elements.
 
 Problems that differ in their sizes alone, the batch and the spatial extents, are of one kind. Sizes
 are near if they differ by less than a factor of two along each axis, and then the choice for one
@@ -9,14 +10,16 @@ of its load tile; all that depends on a size is derived anew.
 
 from __future__ import annotations
 
+import logging
 import math
 import sys
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
+from implicit_conv.arrays.arrays import Array, numpy_dtype
 from implicit_conv.cpu.candidates.candidate import Candidate, Choice, Method, near
-from implicit_conv.cpu.candidates.query import Query, Refusal, Request
+from implicit_conv.cpu.candidates.query import Formats, Query, Refusal, Request
 from implicit_conv.cpu.methods.depthwise import Depthwise
 from implicit_conv.cpu.methods.few_outputs import FewOutputs
 from implicit_conv.cpu.methods.gemm import Gemm
@@ -28,15 +31,18 @@ from implicit_conv.cpu.methods.small_groups import SmallGroups
 from implicit_conv.cpu.methods.transposed_gemm import TransposedGemm
 from implicit_conv.cpu.methods.window_gemm import WindowGemm
 from implicit_conv.cpu.methods.winograd import LargeWinograd, Winograd
-from implicit_conv.cpu.run.call import Arrays
+from implicit_conv.cpu.run.call import Arrays, contiguous_strides
+from implicit_conv.cpu.run.packed import PlainOrder
 from implicit_conv.errors import PlanError
-from implicit_conv.problem.options import ALGORITHMS, PRECISIONS
+from implicit_conv.kernels.cpu.runtime.program import Room, Step, array_at
+from implicit_conv.kernels.geometry import Epilogue
+from implicit_conv.problem.options import ALGORITHMS, ITEMSIZES, PRECISIONS
 from implicit_conv.problem.parse import choice
 from implicit_conv.problem.problem import Problem
 from implicit_conv.process.cache import KINDS
 from implicit_conv.process.disk import store
 from implicit_conv.process.disk_folder import CHOICE
-from implicit_conv.process.preparation import imports
+from implicit_conv.process.preparation import imports, prepare
 
 # Under precision "strict" the first method that can run fixes the order of sums; later methods with
 # another order are refused.
@@ -55,6 +61,8 @@ METHODS: tuple[type[Method], ...] = (
     Im2col,
 )
 
+PRODUCTS: tuple[type[Method], ...] = (Gemm,)  # stores rows of filters, for any strides of x
+
 TUNING_CACHE = f"{__package__}.tuning_cache"
 # What problems of one kind have in common.
 FIXED = attrgetter(
@@ -68,6 +76,9 @@ def _tuning_cache() -> Any:
     from implicit_conv.cpu.plan import tuning_cache
 
     return tuning_cache
+
+
+LOG = logging.getLogger("implicit_conv")
 
 
 class NoMethodError(PlanError):
@@ -116,11 +127,11 @@ def of_part(query: Query, name: str) -> Choice | Refusal:
 def _of_kind(query: Query) -> Choice:
     """The choice for a near size of the same kind, or the candidates of `estimated`."""
     key = key_of(query)
-    found = taken_over(query, key)
+    found = reused_choice(query, key)
     if found is not None:
         return found
     choice = estimated(query)
-    keep(query, key, choice)
+    remember_choice(query, key, choice)
     return choice
 
 
@@ -270,7 +281,7 @@ def key_of(query: Query) -> Any:
     return FIXED(problem), arch, request, methods, tuple(map(int.bit_length, sizes))
 
 
-def taken_over(query: Query, key: Any) -> Choice | None:
+def reused_choice(query: Query, key: Any) -> Choice | None:
     """The choice that the one for a near size gives, with a candidate for plain and one for packed
     filters; None if there is none.
     """
@@ -280,7 +291,7 @@ def taken_over(query: Query, key: Any) -> Choice | None:
     chosen, size = known
     found = []
     for c, request in chosen:
-        other = like(c, query.problem, request)
+        other = closest_candidate(c, query.problem, request)
         if other is None or not _serves(query, other):
             return None
         found.append(other)
@@ -294,7 +305,7 @@ def _serves(query: Query, c: Candidate) -> bool:
     return query.request.limit == math.inf or c.bytes_for(query.arrays) <= query.request.limit
 
 
-def keep(query: Query, key: Any, choice: Choice) -> None:
+def remember_choice(query: Query, key: Any, choice: Choice) -> None:
     """Keep the choice for near sizes, if they may take it over."""
     chosen = dict.fromkeys((choice.best, choice.best_packed))
     if all(may_serve(c, query.request) for c in chosen):
@@ -316,9 +327,103 @@ def words(problem: Problem) -> str:
     return f"{problem.N} x {'x'.join(map(str, problem.size))}"
 
 
-def like(c: Candidate, problem: Problem, request: Request) -> Candidate | None:
+def closest_candidate(c: Candidate, problem: Problem, request: Request) -> Candidate | None:
     """The candidate for a near size that is most like `c`; None if the method cannot run."""
     for found in type(c.method).candidates(problem, c.arch, request):
         if isinstance(found, Candidate) and found.method == c.method:
             return found
     return None
+
+
+class StridesError(PlanError):
+    """No candidate takes arrays of these strides."""
+
+
+def steps_of(
+    choice: Choice,
+    arrays: Arrays,
+    epilogue: Epilogue,
+    formats: Formats,
+    room: Room,
+    names: tuple[str, str] = ("x", "w"),
+) -> list[Step]:
+    """The steps of the first candidate that takes `arrays`, which have the axes of the caller, and
+    are called `names` in messages.
+
+    Raises
+    ------
+    StridesError
+        There is none.
+    """
+    first, packed = choice.best, arrays.w is None
+    given, filter_axes, end = arrays, None, room.end
+    if packed:
+        first = choice.best_packed
+        order = first.packed
+        if isinstance(order, PlainOrder):  # which any method reads
+            given, filter_axes = arrays._replace(w=_plain(order, arrays.panels)), order.axes
+    refused: StridesError | None = None
+    for c in choice.in_order(first):
+        method = c.method
+        if given.w is None and c is not first and c.packed.key != order.key:
+            continue
+        if not method.serves.takes(epilogue, arrays.residual is not None):
+            continue
+        views = method.views(c, given, filter_axes)
+        if not method.accepts(c, views):
+            continue
+        if c is not first:
+            LOG.debug("%s runs, because %s needs %s", c.name, first.name, first.method.needs)
+        given_to = c, views, epilogue, formats, room, end
+        try:
+            # Parts are prepared one by one: what is prepared within must not stop at checkpoints.
+            return _steps(*given_to) if c.parts else prepare(_steps, *given_to)
+        except StridesError as error:  # of a part
+            refused = refused or error
+    if choice.near and not packed:  # other methods were not asked
+        room.end = end
+        return steps_of(estimated(choice.query), arrays, epilogue, formats, room, names)
+    raise refused or _refusal(choice, arrays, epilogue, names)
+
+
+def _steps(
+    c: Candidate, views: Arrays, epilogue: Epilogue, formats: Formats, room: Room, end: int
+) -> list[Step]:
+    """The steps of a candidate, whose room begins at `end`: `prepare` may ask for them twice."""
+    room.end = end
+    return c.method.steps(c, views, epilogue, formats, room)
+
+
+def _plain(order: PlainOrder, panels: int) -> Array:
+    """The packed filter at `panels`, whose elements are in a plain order."""
+    strides = contiguous_strides(order.shape, ITEMSIZES[order.dtype])
+    return array_at(panels, order.shape, numpy_dtype(order.dtype), strides)
+
+
+def _refusal(
+    choice: Choice, arrays: Arrays, epilogue: Epilogue, names: tuple[str, str]
+) -> StridesError:
+    """The error where no candidate takes the strides: for lack of memory, or for what else was
+    given.
+    """
+    both, query = " and ".join(names), choice.query._replace(arrays=arrays)
+    request, needs = query.request, choice.best.method.needs
+    because = f", because {choice.best.name} needs {needs}" if needs else ""
+    least = least_workspace(query)
+    if request.max_workspace is not None and least > request.max_workspace:
+        return StridesError(
+            f"max_workspace is {request.max_workspace} bytes, but {both} of these strides need "
+            f"{least}{because}; pass contiguous arrays, max_workspace={least}, or None for no limit"
+        )
+    given = {
+        "packed filter": arrays.w is None,
+        "bias": epilogue.biased,
+        "scale": epilogue.scaled,
+        "residual": arrays.residual is not None,
+    }
+    found = [name for name, is_given in given.items() if is_given]
+    ways = ["contiguous arrays"] * bool(needs) + [f"no {name}" for name in found]
+    return StridesError(
+        f"no method takes {both} of these strides{''.join(f' and a {name}' for name in found)}"
+        f"{because}; pass {' or '.join(ways)}"
+    )

@@ -13,7 +13,7 @@ from implicit_conv.cpu.candidates.candidate import Candidate, Choice
 from implicit_conv.cpu.candidates.query import Formats, Query
 from implicit_conv.cpu.plan import planner, tuning_cache
 from implicit_conv.cpu.plan.composite import Composite
-from implicit_conv.cpu.plan.steps import steps_of
+from implicit_conv.cpu.plan.planner import steps_of
 from implicit_conv.cpu.run.call import Arrays
 from implicit_conv.errors import PlanError
 from implicit_conv.kernels.cpu.runtime.pool import new_array
@@ -94,7 +94,7 @@ def filled(like: Array, dtype: str, seed: int) -> Array:
     steps = [abs(step) for step in like.strides]
     last = sum(step * (extent - 1) for step, extent in zip(steps, like.shape, strict=True))
     kind = numpy_dtype(dtype)
-    memory = new_array((last + kind.itemsize,), np.dtype(np.uint8), 0)
+    memory = new_array((max(0, last) + kind.itemsize,), np.dtype(np.uint8), 0)
     array: Array = np.ndarray(like.shape, kind, memory, strides=steps)
     array = array[tuple(slice(None, None, -1 if step < 0 else 1) for step in like.strides)]
     array[...] = example(like.shape, dtype, seed)

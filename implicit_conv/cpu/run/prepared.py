@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 from implicit_conv.arrays.arrays import Array
-from implicit_conv.cpu.run.repeated import compiled_again
+from implicit_conv.cpu.run.call import compiled_again
 from implicit_conv.errors import PlanError
 from implicit_conv.kernels.cpu.runtime.same_arrays import NAMES, Record
 
@@ -24,7 +24,7 @@ class PreparedCall:
     def __init__(
         self, engine: Any, x: Any, w: Any, bias: Any, residual: Any, out: Any, scale: Any
     ) -> None:
-        """`bias` and `scale` are of `Runner.vectors`, and nobody else writes them."""
+        """`bias` and `scale` are of `Executor.vectors`, and nobody else writes them."""
         first, second = engine.operands(x, w)
         y = engine.run(first, second, bias, residual, out, scale)
         repeated, scaled = None, scale is not None

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import implicit_conv
-from implicit_conv.cpu.run.repeated import MODULE, OFTEN
+from implicit_conv.cpu.run.call import MODULE, OFTEN
 from implicit_conv.testing import Array
 from implicit_conv.testing.doors.data import Data, check_bits
 from implicit_conv.testing.families import Dice

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import implicit_conv as ic
-from implicit_conv.cpu.run import repeated
+from implicit_conv.cpu.run import call as repeated
 from implicit_conv.kernels.cpu.runtime import active_threads, launch
 from implicit_conv.kernels.cpu.runtime import repeated as compiled
 
@@ -46,7 +46,7 @@ def test_another_thread_loads_compiled_code():
 import time
 import numpy as np
 import implicit_conv as ic
-from implicit_conv.cpu.run import repeated
+from implicit_conv.cpu.run import call as repeated
 from implicit_conv.process import preparation
 
 threads = []

@@ -1,4 +1,4 @@
-"""Runner: what the engines of all operators on the CPU do with the arrays of a call.
+"""Executor: what the engines of all operators on the CPU do with the arrays of a call.
 
 Arrays are checked once, in `operands` and `run`. What is prepared for them depends on a `Binding`,
 their strides, so that no array is part of what imports and compiles.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -36,9 +35,8 @@ from implicit_conv.arrays.integers import (
     out_dtypes,
     refuse_int32,
 )
-from implicit_conv.cpu.run.call import Arrays, Call, contiguous_strides
+from implicit_conv.cpu.run.call import Arrays, Call, RepeatedArrays, contiguous_strides
 from implicit_conv.cpu.run.packed import PackedFilter
-from implicit_conv.cpu.run.repeated import RepeatedArrays
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
 from implicit_conv.kernels.cpu.runtime.pool import new_array
 from implicit_conv.kernels.cpu.runtime.program import (
@@ -78,18 +76,13 @@ def _prepared_call() -> Any:
     return PreparedCall
 
 
-class Runner(ABC):
+class Executor(ABC):
     """Checks the arrays of a call, runs it, and converts its result."""
 
     problem: Problem
     out_dtype: str  # the dtype of results
     names: ClassVar[tuple[str, str]] = ("x", "w")  # of the two arrays, in messages
     has_epilogue: ClassVar[bool] = True  # whether a bias, a residual or a scale may be given
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Pickle and copy the plan without prepared calls, which hold addresses of this process."""
-        names = (field.name for field in fields(self))  # type: ignore[arg-type]  # a subclass is one
-        return type(self), tuple(getattr(self, name) for name in names)
 
     @property
     @abstractmethod
@@ -146,9 +139,9 @@ class Runner(ABC):
         return array
 
     @property
+    @abstractmethod
     def w_shape(self) -> tuple[int, ...]:
         """The shape of the second array."""
-        return self.problem.weight_shape
 
     @abstractmethod
     def steps(self, arrays: Arrays, room: Room, *, biased: bool, scaled: bool) -> list[Step]:
