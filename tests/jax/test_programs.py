@@ -22,8 +22,8 @@ NCHW = "NCHW", "OIHW", "NCHW"
 UP = {"padding": [(2, 2)] * 2, "lhs_dilation": (2, 2)}
 # (x, w, dimension numbers, options, the kind of the call): each kind, and what packs for itself.
 KINDS = {
-    "one launch": ((1, 9, 9, 16), (3, 3, 16, 16), NHWC, {}, "Gemm"),
-    "packs first": ((4, 40, 40, 64), (3, 3, 64, 64), NHWC, {}, "Winograd packs"),
+    "one launch": ((1, 9, 9, 16), (3, 3, 16, 16), NHWC, {}, "CpuEngine"),
+    "packs first": ((4, 40, 40, 64), (3, 3, 64, 64), NHWC, {}, "CpuEngine packs"),
     "phases": ((1, 9, 9, 16), (3, 3, 16, 16), NHWC, UP, "Phases"),
     "phases packed in one": ((1, 14, 14, 64), (64, 64, 3, 3), OIHW, UP, "Phases copies packs"),
     "a fold": (
@@ -39,19 +39,20 @@ KINDS = {
         (8, 38, 38, 8),
         ("CHWN", "IHWO", "HWNC"),
         {"padding": "VALID"},
-        "WeightGrad",
+        "WgradEngine",
     ),
 }
 
 
 def kind_of(engine, views):
-    """Its method, and whether its steps begin with one that copies a constant, and with one that
-    packs the filter.
+    """Its engine, or its method if that has parts, and whether its steps begin with one that copies
+    a constant, and with one that packs the filter.
     """
     first, *_ = launched = engine.steps(Arrays(*views), Room(), biased=False, scaled=False)
     copies = isinstance(first, Copied)
     first = launched[copies]
-    return type(engine.best.method).__name__ + " copies" * copies + " packs" * (first.x == first.y)
+    kind = engine.best.method if engine.best.parts else engine
+    return type(kind).__name__ + " copies" * copies + " packs" * (first.x == first.y)
 
 
 @pytest.mark.parametrize(
