@@ -152,12 +152,13 @@ def _loaded(
     return None
 
 
-def size_class_of(engine: CpuEngine) -> SizeClass | None:
+def size_class_of(engine: Any) -> SizeClass | None:
     """The range of an engine; None if each size needs a plan of its own.
 
     Fixed are the strides of w, so that a fold takes those of all calls of the kind.
     """
-    return SizeClass(engine) if may_serve(engine.choice) else None
+    serves = isinstance(engine, CpuEngine) and may_serve(engine.choice)  # not of GPUs
+    return SizeClass(engine) if serves else None
 
 
 def may_serve(choice: Choice) -> bool:
