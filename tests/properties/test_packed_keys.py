@@ -140,7 +140,7 @@ def one_entry_apart():
         (Depthwise, DEPTHWISE),
         (SmallGroups, GROUPED),
     ):
-        yield pair("kernel", method, *kernels(case))
+        yield pair("kernel", method, *kernels(case), *blocks[:1] * 2)
         yield pair("dtype", method, case, replace(case, **half), *blocks[:1] * 2)
         more = replace(case, groups=case.groups + 8)
         yield pair("groups", method, case, more, *blocks[:1] * 2)

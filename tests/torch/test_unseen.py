@@ -41,7 +41,8 @@ def test_dynamo_traces_no_frame_of_ours(is_known, ours):
     def frames(function):
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
-        torch.testing.assert_close(torch.compile(function, backend="eager")(X, W.clone()), expected)
+        y = torch.compile(function, backend="eager")(X, W.clone())
+        torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-4)
         return torch._dynamo.utils.counters["frames"]["total"]
 
     clear_plan_cache()

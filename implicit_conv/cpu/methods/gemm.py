@@ -254,7 +254,11 @@ def summed_view(problem: Problem, arch: CpuArch) -> tuple[Problem, int, str]:
 
 
 def dot_channels(problem: Problem, arch: CpuArch) -> int:
-    """Channels that a dot product of the CPU multiplies at once; 1 if it has none for `problem`."""
+    """Channels that a dot product of the CPU multiplies at once; 1 if it has none for `problem`, or
+    if there is nothing to multiply.
+    """
+    if problem.C == 0:
+        return 1
     if problem.dtype == "bfloat16":
         single = problem.C // problem.groups == 1  # it would be half of a pair
         return 1 if arch.bfloat16 == "widen" or single else 2

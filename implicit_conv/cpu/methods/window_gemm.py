@@ -27,17 +27,19 @@ from implicit_conv.cpu.candidates.query import Formats, Refusal, Request, Serves
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.methods.gemm import Gemm, words_view
 from implicit_conv.cpu.methods.gemm_tilings import channel_block, is_gapless, tilings
-from implicit_conv.cpu.run.call import bits
+from implicit_conv.cpu.run.call import Arrays, bits
 from implicit_conv.cpu.run.packed import PackedFilter, PackedOrder
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.gemm.layout import GemmLayout
 from implicit_conv.kernels.cpu.runtime.layout import WINDOW_ELEMENTS, Window
+from implicit_conv.kernels.cpu.runtime.program import Room, Step, copied
 from implicit_conv.problem.options import ITEMSIZES
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import Load
 
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operands, Operator
+    from implicit_conv.kernels.geometry import Epilogue
 
 PAIR = 2  # channels that a dot product of bfloat16 multiplies at once
 
@@ -102,7 +104,7 @@ class WindowGemm(Gemm):
         if w is None:
             in_place = layout[0] == "K" and (layout[-1] == "C" or problem.C == 1)
         else:
-            in_place = w.transpose(0, 2, 3, 4, 1).flags.c_contiguous
+            in_place = channels_last(w).flags.c_contiguous
         elements = problem.K * problem.C * math.prod(problem.kernel)
         copy = 0 if in_place else elements * ITEMSIZES[problem.dtype]
         return super().filter_bytes(c, w) + copy
@@ -111,6 +113,22 @@ class WindowGemm(Gemm):
         """Pack `w`, a filter in the problem's weight layout, in the order of `packed`."""
         filters = windows_of(ordered(bits(w), c.problem.filter_axes))
         return PackedFilter(operator(c, formats).pack(filters, c.threads), self.packed(c))
+
+    def steps(
+        self,
+        c: Candidate,
+        arrays: Arrays,
+        epilogue: Epilogue,
+        formats: Formats,
+        room: Room,
+        record: int = 0,
+    ) -> list[Step]:
+        """Those of kernels, after a copy of a filter whose taps and channels are not contiguous."""
+        found = list[Step]()
+        if arrays.w is not None and not channels_last(arrays.w).flags.c_contiguous:
+            w = copied(channels_last(arrays.w), room, found)
+            arrays = arrays._replace(w=w.transpose(0, 4, 1, 2, 3))
+        return found + super().steps(c, arrays, epilogue, formats, room, record)
 
     def arguments(self, c: Candidate, operands: Operands) -> Iterator[Operands]:
         """The filter with its taps along W as channels; other arrays as they are."""
@@ -184,10 +202,15 @@ def window_of(problem: Problem) -> Window:
     )
 
 
+def channels_last(w: Array) -> Array:
+    """A filter with the axes (k, t, r, s, c), of one with (k, c, t, r, s)."""
+    return w.transpose(0, 2, 3, 4, 1)
+
+
 def windows_of(w: Array) -> Array:
     """A filter with the axes (k, s * c, t, r, 1), of one with (k, c, t, r, s); a copy unless taps
     and channels are contiguous.
     """
     k, c, t, r, s = w.shape
-    rows = np.ascontiguousarray(w.transpose(0, 2, 3, 4, 1)).reshape(k, t, r, s * c, 1)
+    rows = np.ascontiguousarray(channels_last(w)).reshape(k, t, r, s * c, 1)
     return rows.transpose(0, 3, 1, 2, 4)
