@@ -22,6 +22,7 @@ COMMANDS = (
     "run",
     "race",
     "regret",
+    "fit",
     "cliffs",
     "compare",
     "gates",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from implicit_conv.cpu.machine.arch import cpu_arch
+from implicit_conv.cpu.machine.peak import ceiling_of
 from implicit_conv.timing import Local, interleave, summarise
 
 COPY_BYTES = 128 << 20  # larger than the last-level cache of common CPUs
@@ -19,8 +20,8 @@ def ceilings(threads: int, dtype: str = "float32") -> dict[str, tuple[Callable[[
     from implicit_conv.kernels.cpu.ceilings.operator import Copy, Fmas
 
     arch = cpu_arch(threads)
-    pairs = dtype == "bfloat16" and arch.bfloat16 != "widen"
-    fmas = Fmas(arch.lanes(4), 4, arch.fma, threads, pairs)
+    multiplier = ceiling_of(arch.bfloat16) if dtype == "bfloat16" else ""
+    fmas = Fmas(arch.lanes(4), 4, arch.fma, threads, multiplier)
     copy = Copy(COPY_BYTES, threads)
     return {"fma": (fmas, fmas.flops), "copy": (copy, copy.bytes)}
 

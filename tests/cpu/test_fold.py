@@ -3,13 +3,14 @@
 import copy
 import pickle
 
+import cost_tables
 import numpy as np
 import pytest
 from sampling import count, resampled
 
 import implicit_conv as ic
 from implicit_conv.cpu.candidates.problem_views import spatial
-from implicit_conv.cpu.engines import fold, fold_blocks, stride_phases
+from implicit_conv.cpu.engines import fold, fold_blocks
 from implicit_conv.cpu.machine.arch import cpu_arch
 from implicit_conv.cpu.plan import tuning_cache
 from implicit_conv.problem import reference
@@ -29,7 +30,7 @@ ACTIVATIONS = (None, "relu", ("leaky_relu", 0.5), "silu")
 def folds(monkeypatch, tmp_path):
     """Fold wherever it is possible, in small tiles and parts of rows; counts prepared calls."""
     cache.clear()
-    monkeypatch.setattr(stride_phases, "LAUNCH_SECONDS", 1e9)
+    cost_tables.change(monkeypatch, "transposed", phase_launch=1e18)
     monkeypatch.setattr(fold_blocks, "TILE_BYTES", 1024)
     monkeypatch.setattr(fold_blocks, "SHARED_PIXELS", 2)
     monkeypatch.setattr(fold_blocks, "PART_STRIDES", 5)
@@ -167,8 +168,7 @@ def test_strict_sums_are_those_of_phases(folds, monkeypatch):
     x = x + np.float32(0.1)
     y = plan(x, w)
     assert not folds
-    monkeypatch.setattr(stride_phases, "LAUNCH_SECONDS", 0.0)
-    monkeypatch.setattr(stride_phases, "SPREAD_TAP_CYCLES", -1e9)
+    cost_tables.change(monkeypatch, "transposed", phase_launch=0.0, spread_tap=-1e9)
     cache.clear()
     np.testing.assert_array_equal(plan_and_arrays(precision="strict")[0](x, w), y)
 

@@ -1,10 +1,11 @@
 """The filters of all stride phases, packed in one pass over w, against the float64 reference."""
 
+import cost_tables
 import numpy as np
 import pytest
 
 import implicit_conv as ic
-from implicit_conv.cpu.engines import fold, phase_packing, stride_phases
+from implicit_conv.cpu.engines import fold, phase_packing
 from implicit_conv.cpu.engines.stride_phases import Phases
 from implicit_conv.cpu.methods.gemm import Gemm
 from implicit_conv.cpu.methods.winograd import Winograd
@@ -135,7 +136,7 @@ def test_filters_without_rows_are_packed_phase_by_phase(passes):
 def test_a_plain_filter_takes_the_method_that_packs_in_one_pass(passes, monkeypatch):
     """Although another one is faster with a packed filter; near sizes of plain calls do so too."""
     monkeypatch.setattr(planner, "METHODS", (Gemm, Winograd))
-    monkeypatch.setattr(stride_phases, "SPREAD_TAP_CYCLES", 1e9)
+    cost_tables.change(monkeypatch, "transposed", spread_tap=1e9)
     plan, x, w, y = plan_and_arrays((12, 14), (4, 4), 128, 128, stride=2, padding=1)
     plain, packed = plan.engine.best, plan.engine.best_packed
     assert {part.best_packed.algorithm for part in packed.parts} == {"winograd_f2"}

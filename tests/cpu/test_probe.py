@@ -204,3 +204,20 @@ for _ in range(1000):
         pass
 """
     output_of(interrupts)
+
+
+@pytest.mark.parametrize(
+    ("text", "vendor"), [("vendor_id\t: GenuineIntel", "GenuineIntel"), ("", "")]
+)
+def test_the_maker_of_a_cpu_is_what_cpuid_names(tmp_path, text, vendor):
+    write(tmp_path, "proc/cpuinfo", f"processor\t: 0\n{text}\nmodel name\t: a CPU\n")
+    assert linux(tmp_path).vendor == vendor
+    assert linux(tmp_path / "nowhere").vendor == ""
+
+
+def test_costs_are_those_of_the_family():
+    assert arch.nearest_costs(512, "GenuineIntel").name == "Intel Xeon with AVX-512"
+    assert arch.nearest_costs(512, "AuthenticAMD").name == "AMD EPYC with AVX-512"
+    assert arch.nearest_costs(512).name == "AMD EPYC with AVX-512"
+    assert {arch.nearest_costs(256, vendor).name for vendor in ("", "GenuineIntel")} == {"AVX2"}
+    assert arch.nearest_costs(128).name == "128 bits"

@@ -15,6 +15,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import cost_tables
 import numpy as np
 import pytest
 from sampling import count, resampled
@@ -23,7 +24,7 @@ import implicit_conv
 from implicit_conv.arrays.arrays import numpy_dtype
 from implicit_conv.cpu.candidates import tiling
 from implicit_conv.cpu.machine.arch import cpu_arch
-from implicit_conv.cpu.methods import few_outputs, gemm_tilings, planar_gemm, small_groups
+from implicit_conv.cpu.methods import gemm_tilings
 from implicit_conv.cpu.methods.winograd import SMALL_FILTERS
 from implicit_conv.testing import Case, plan_of
 from implicit_conv.testing.guard import guarded
@@ -178,12 +179,13 @@ def compute(guard, rng, algorithm, case):
     winograd = algorithm.startswith("winograd")
     precision = "fast" if winograd or rng.integers(3) else "strict"
     # Other lanes than filters, wherever they may be, or as they are weighed.
-    planar_gemm.SUMS_CYCLES = -1e9 if rng.integers(3) else 2
-    small_groups.GROUP_FMAS = small_groups.SPREAD_CYCLES = -1e9 if rng.integers(3) else 1
+    patch = pytest.MonkeyPatch()
+    cost_tables.change(patch, "planar_gemm", sums=-1e9 if rng.integers(3) else 2)
+    grouped = -1e9 if rng.integers(3) else 1
+    cost_tables.change(patch, "depthwise", group_fmas=grouped, spread=grouped)
     # The more tiles the better makes register tiles of one pixel, else of one filter.
-    few_outputs.PIXEL_CYCLES, few_outputs.TILE_CYCLES = [(3, 4), (-1e12, 4), (3, -1e12)][
-        rng.integers(3)
-    ]
+    pixel, tile = [(3, 4), (-1e12, 4), (3, -1e12)][rng.integers(3)]
+    cost_tables.change(patch, "few_outputs", pixel=pixel, tile=tile)
     plan = plan_of(case, arch, precision=precision, algorithm=algorithm)
     x, w, y = array(x), array(w), array(plan.problem.output_shape)
     bias = np.ones(plan.problem.K) if rng.integers(2) else None
@@ -220,7 +222,8 @@ def compute_without_elements():
 
 def main(side, problems, *algorithms):
     guard = Guard(side == "end")
-    tiling.FLOPS_PER_THREAD = 1e5  # so that two threads have enough to do
+    # so that two threads have enough to do
+    cost_tables.change(pytest.MonkeyPatch(), "threads", flops=1e5)
     with guarded(side):
         for algorithm, seed in itertools.product(algorithms, range(int(problems))):
             rng = np.random.default_rng(seed)

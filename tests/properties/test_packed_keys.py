@@ -7,6 +7,7 @@ not its own, and the result would be wrong without an error.
 import math
 from dataclasses import fields, replace
 
+import cost_tables
 import numpy as np
 import pytest
 from hypothesis import assume, given
@@ -22,7 +23,6 @@ from implicit_conv import (
     plan_conv_transpose2d,
 )
 from implicit_conv.cpu.candidates.tiling import Tiling
-from implicit_conv.cpu.engines import stride_phases
 from implicit_conv.cpu.engines.fold import Fold
 from implicit_conv.cpu.machine.arch import REGISTER_PIXELS, cpu_arch
 from implicit_conv.cpu.methods import gemm_tilings
@@ -312,7 +312,7 @@ def test_phases_with_other_taps_refuse_each_others_filters():
 
 def test_folds_of_other_filters_refuse_each_others_filters(monkeypatch):
     """Of as many products of a pixel: filters and taps are rows of the same length."""
-    monkeypatch.setattr(stride_phases, "LAUNCH_SECONDS", 1.0)  # whichever is faster here
+    cost_tables.change(monkeypatch, "transposed", phase_launch=3e9)  # whichever is faster here
     clear()
     shapes = (16, 8, 4, 2), (16, 8, 2, 4), (16, 4, 4, 4)
     x, plans = np.ones((1, 16, 8, 8), np.float32), []

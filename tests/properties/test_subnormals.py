@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import cost_tables
 import numpy as np
 import pytest
 
@@ -41,7 +42,7 @@ def magnitude(y):
 @pytest.mark.parametrize("algorithm", CASES)
 def test_they_are_kept_or_flushed(algorithm, which, monkeypatch):
     """Kept, their sums are exact; flushed, they are zero, whether filters come packed or not."""
-    monkeypatch.setattr("implicit_conv.cpu.candidates.tiling.FLOPS_PER_THREAD", 1)
+    cost_tables.change(monkeypatch, "threads", flops=1)
     case = CASES[algorithm]
     small, integers = subnormal(case, which)
     options = {**case.options, "algorithm": algorithm}

@@ -79,6 +79,7 @@ PROBLEMS = {
         dilation=(1, 1, 1),
         padding=((1, 0), (1, 1), (0, 1)),
     ),
+    "whole tiles": Case(N=2, C=64, K=9, size=(8, 16), kernel=(1, 1)),
 }
 ACTIVATIONS = {  # of each kind
     "clamp": ("relu", ("clamp", -3.0, 5.0)),

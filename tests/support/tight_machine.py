@@ -4,10 +4,10 @@ chunks of panels, and threads.
 
 from contextlib import contextmanager
 
+import cost_tables
 import pytest
 
 from implicit_conv import clear_plan_cache
-from implicit_conv.cpu.candidates import tiling
 from implicit_conv.cpu.machine import arch
 
 CACHE_BYTES = {1: 4 << 10, 2: 16 << 10}  # by level
@@ -18,8 +18,7 @@ def tight_machine():
     """In a block, caches are small, and little work pays for another thread."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(arch, "cache_bytes", lambda system, level, cpu: CACHE_BYTES[level])
-        patch.setattr(tiling, "FLOPS_PER_THREAD", 2e3)
-        patch.setattr(tiling, "BYTES_PER_THREAD", 256)
+        cost_tables.change(patch, "threads", flops=2e3, bytes=256)
         _forget()
         yield
     _forget()

@@ -48,6 +48,10 @@ class KernelMethod(Method):
     copies_filters: ClassVar[bool] = False  # whether those of each launch must be contiguous
 
     @abstractmethod
+    def repriced(self, c: Candidate, arch: CpuArch) -> Estimate:
+        """The estimate of the candidate's tiling on a CPU, whose costs alone may be others."""
+
+    @abstractmethod
     def layout(self, c: Candidate) -> Layout:
         """Sizes of scratch memory and packed filters."""
 

@@ -1,8 +1,7 @@
-"""Load tiles to choose from, the division of the work, and costs that several methods share.
+"""Load tiles to choose from, the division of the work, and estimates that several methods share.
 
-Costs are in cycles of one core unless another unit is stated. They are orders of magnitude that
-hold for current cores. The costs of single parts were measured on one thread of an EPYC 9005 (Zen
-5, AVX-512), by leaving the part out. The costs of one method are in its file.
+Costs are in cycles of one core unless another unit is stated, and come from the table of the CPU;
+see `machine.costs`.
 """
 
 from __future__ import annotations
@@ -16,27 +15,8 @@ from implicit_conv.kernels import schedule
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.problem.problem import Problem
 
-FMAS_PER_CYCLE = 2  # vector FMAs that a core starts in a cycle
-LOADS_PER_CYCLE = 2  # vector loads that a core starts in a cycle
-FMA_LATENCY = 4  # cycles from an FMA to the next one on the same sum
-COPY_CYCLES = 1 / 8  # cycles per element of a channels-last row that is copied
-TRANSPOSE_CYCLES = 1 / 3  # cycles per element that is transposed while it is copied
-PLANE_ROW_CYCLES = 8  # fixed cycles per row of a plane that is copied
-UNALIGNED_LOAD_CYCLES = 0.9  # cycles per vector load from rows that share few sets of a cache
-# Cycles to read an element of a row that others displace from L1, see CpuArch.kept_lines; measured
-# on an EPYC 9004 (Zen 4, 8 ways).
-DISPLACED_CYCLES = 2.5
-PACK_CYCLES = (0.65, 0.5)  # cycles per packed element: whole filter, panel just before its use
-FAR_BYTES_PER_CYCLE = 12  # bytes per cycle that a core reads from the last-level cache
-MEMORY_BYTES_PER_CYCLE = 8  # bytes per cycle that a core reads from memory
 FAR_BYTES = 16 << 20  # bytes of the largest filter or result that the last-level cache keeps
-FAR_ROW_CYCLES = 600  # cycles to begin a row of a result larger than FAR_BYTES, on Zen 4
-FAR_SHARE = 0.2  # share of the reads beyond L2 that multiplications do not hide
-ITEM_CYCLES = 500  # fixed cycles per work item: to decode it, to call parts, to end loops
-INTERRUPTION = 0.1  # share of a work item's time for which all threads wait for the last one
 
-FLOPS_PER_THREAD = 2e6  # operations that pay for another thread, whose wake-up takes about 2 us
-BYTES_PER_THREAD = 256e3  # bytes of x, w and y that pay for another thread: 10 us of copying
 ITEMS_PER_THREAD = (4, 2, 1)  # choices; with more items an interrupted core delays others less
 BUFFER_SHARE = 0.5  # share of L2 that a thread's row buffers may fill
 STAGED_BYTES = 320 << 10  # bytes of sums per thread that stay in L2 between channel blocks
@@ -170,34 +150,37 @@ def stored_bytes(problem: Problem) -> int:
     return 2 if problem.converted else problem.itemsize
 
 
-def stream_cycles(filter_bytes: float) -> float:
+def stream_cycles(arch: CpuArch, filter_bytes: float) -> float:
     """Cycles to read a packed filter that is larger than the core's own caches."""
-    rate = FAR_BYTES_PER_CYCLE if filter_bytes <= FAR_BYTES else MEMORY_BYTES_PER_CYCLE
+    costs = arch.costs
+    rate = costs.common.far_bytes if filter_bytes <= FAR_BYTES else costs.common.memory_bytes
     return filter_bytes / rate
 
 
-def store_cycles(problem: Problem, g: Geometry) -> float:
+def store_cycles(problem: Problem, arch: CpuArch, g: Geometry) -> float:
     """Cycles to store a load tile: to transpose it if filters are not contiguous in y, to round it
     to 16 bits, and to begin a row of a y that no cache holds.
     """
-    rows, cost = g.tile_n * g.tile_p, 0.0 if problem.channels_last else TRANSPOSE_CYCLES
+    costs = arch.costs
+    rows, cost = g.tile_n * g.tile_p, 0.0 if problem.channels_last else costs.common.transpose
     if problem.converted:
-        cost += COPY_CYCLES
+        cost += costs.common.copy
     y_bytes = problem.N * math.prod(problem.output) * problem.K * stored_bytes(problem)
     far = problem.channels_last and y_bytes > FAR_BYTES
-    return rows * (g.tile_q * g.K * cost + far * FAR_ROW_CYCLES)
+    return rows * (g.tile_q * g.K * cost + far * costs.common.far_row)
 
 
 def thread_count(problem: Problem, arch: CpuArch) -> int:
     """The number of threads that have enough work to pay for their wake-up."""
+    costs = arch.costs
     if arch.threads == 1:
         return 1
-    enough = max(problem.flops / FLOPS_PER_THREAD, problem.bytes / BYTES_PER_THREAD)
+    enough = max(problem.flops / costs.threads.flops, problem.bytes / costs.threads.bytes)
     return max(1, min(arch.threads, int(enough)))
 
 
 def divide(
-    g: Geometry, threads: int, itemsize: int, shared: float, again: float
+    arch: CpuArch, g: Geometry, threads: int, itemsize: int, shared: float, again: float
 ) -> tuple[float, int]:
     """The cheapest division of the filter panels of a load tile among work items: (cycles of one
     core, panels of an item).
@@ -220,6 +203,6 @@ def divide(
         items = tile_items * chunks
         idle = schedule.ceil_div(items, threads) * threads / items
         cycles = (shared + again * chunks) * idle
-        waits = 1 + INTERRUPTION * threads / items
+        waits = 1 + arch.costs.threads.interruption * threads / items
         found.append((cycles * waits, cycles, chunk))
     return min(found)[1:]

@@ -107,8 +107,7 @@ class Fold(Composite):
 
     def _of(self, problem: Problem, arch: CpuArch, blocks: Blocks, product: Choice) -> Candidate:
         best, images = product.best, problem.N * len(blocks.all)
-        lanes = arch.lanes(ITEMSIZES[problem.dtype])
-        packed = images * (best.packed_cycles + fold_cycles(problem, blocks, lanes))
+        packed = images * (best.packed_cycles + fold_cycles(problem, arch, blocks))
         return Candidate(
             *(self, best.algorithm, problem, problem, arch, best.threads),
             cycles=packed + best.packing,

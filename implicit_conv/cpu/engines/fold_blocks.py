@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from implicit_conv.arrays.arrays import Array, ordered
-from implicit_conv.cpu.candidates.tiling import FAR_BYTES_PER_CYCLE, balanced, rounded_up
+from implicit_conv.cpu.candidates.tiling import balanced, rounded_up
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.run.call import contiguous_strides
 from implicit_conv.kernels.cpu.runtime.layout import LINE
@@ -30,12 +30,6 @@ SHARED_PIXELS = 16  # pixels of a block for each one that it shares with its nei
 # tile fill half of an L1, and their sums a half.
 PART_STRIDES = 256
 PART_ELEMENTS = 4096
-
-# Costs were fitted on an EPYC 9004 (Zen 4, AVX-512), one thread, 2026-11.
-PRODUCT_CYCLES = 0.4  # cycles per product that is added
-FINISH_CYCLES = 0.15  # cycles per element of y
-SINGLE_CYCLES = 2.5  # cycles per short stride of a row of windows that is summed alone
-BLOCK_CYCLES = 30000  # fixed cycles per block: Python starts two launches
 
 
 class Block(NamedTuple):
@@ -177,18 +171,19 @@ def single_strides(problem: Problem, lanes: int) -> int:
     return pixels + overlap - 1 - together
 
 
-def fold_cycles(problem: Problem, blocks: Blocks, lanes: int) -> float:
+def fold_cycles(problem: Problem, arch: CpuArch, blocks: Blocks) -> float:
     """Cycles of one core to fold the products of a block, and to finish what it writes of y."""
+    costs = arch.costs
     rows = blocks.pixels // problem.output[-1] * problem.C * math.prod(problem.kernel[:2])
     if blocks.axis == 2:
         rows = problem.C * math.prod(problem.kernel[:2])
-    single = rows * single_strides(problem, lanes)
+    single = rows * single_strides(problem, arch.lanes(ITEMSIZES[problem.dtype]))
     products = blocks.pixels * problem.C * math.prod(problem.kernel)
     written = problem.C * math.prod(problem.size) / len(blocks.all)
     far = blocks.tile_bytes > 2 * TILE_BYTES  # then it is written to a far cache, and read again
-    stream = far * 2 * blocks.tile_bytes / FAR_BYTES_PER_CYCLE
-    summed = products * PRODUCT_CYCLES + single * SINGLE_CYCLES
-    return BLOCK_CYCLES + summed + written * FINISH_CYCLES + stream
+    stream = far * 2 * blocks.tile_bytes / costs.common.far_bytes
+    summed = products * costs.transposed.product + single * costs.transposed.single
+    return costs.transposed.block + summed + written * costs.transposed.finish + stream
 
 
 def is_row(problem: Problem, strides: tuple[int, ...]) -> bool:

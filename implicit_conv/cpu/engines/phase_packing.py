@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.runtime.launch import Launch
 
 DTYPES = ("float32", "float64")
-PACK_CYCLES = 1.0  # cycles per element of w (EPYC 9004, Zen 4, 2026-11)
 
 
 def pixels_of(phase: Phase, array: Array, axes: str) -> Array:

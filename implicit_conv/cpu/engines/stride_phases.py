@@ -43,17 +43,6 @@ from implicit_conv.problem.phases import MOST_PHASES, is_covered, phase_count, p
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import Load
 
-# Costs that the estimates of phases do not count, on an EPYC 9004 (Zen 4), 2026-11.
-# Cycles per element of w for each phase that reads its taps, which lie a stride apart.
-SPREAD_TAP_CYCLES = 0.75
-# Cycles per element of y that no L2 has, for each phase that writes a part of its cache line.
-SPREAD_PIXEL_CYCLES = 0.6
-# Cycles per element of y that is stored a stride apart, by bits of a vector: AVX2 masks stores by
-# an instruction that takes long.
-SPREAD_STORE_CYCLES = {512: 0.0}
-SLOW_SPREAD_STORE_CYCLES = 5.0  # with vectors of other sizes, and strides beyond MOST_APART
-LAUNCH_SECONDS = 8e-6  # Python starts the launch of a phase
-
 
 @dataclass(frozen=True)
 class Phases(Composite):
@@ -97,15 +86,16 @@ class Phases(Composite):
             yield cls(together=True)._of(problem, arch, [*found[:empty], *joined])
 
     def _of(self, problem: Problem, arch: CpuArch, parts: Sequence[Choice]) -> Candidate:
-        seconds = 0.0
+        costs, cycles = arch.costs.transposed, 0.0
         if set(problem.stride) != {1}:
-            seconds = len(parts) * LAUNCH_SECONDS + spread_cycles(problem, arch) / arch.hertz
+            cycles = len(parts) * costs.phase_launch + spread_cycles(problem, arch)
+        seconds = cycles / arch.hertz
         if self.together:
-            elements = phase_packing.PACK_CYCLES * math.prod(problem.weight_shape)
+            elements = costs.pack * math.prod(problem.weight_shape)
             found = self.composed(problem, arch, parts, seconds)
             packed = found.packed_cycles + elements * found.threads
             return replace(found, cycles=packed, packing=elements * found.threads)
-        elements = SPREAD_TAP_CYCLES * len(parts) * math.prod(problem.weight_shape)
+        elements = costs.spread_tap * len(parts) * math.prod(problem.weight_shape)
         return self.composed(problem, arch, parts, seconds, elements / arch.hertz)
 
     def resized(self, c: Candidate, problem: Problem, derived: Derived) -> Candidate | None:
@@ -264,14 +254,14 @@ def spread_cycles(problem: Problem, arch: CpuArch) -> float:
     """Cycles that phases take to store pixels of rows a stride apart, besides their estimates; if
     channels are last, pixels are vectors.
     """
+    costs = arch.costs.transposed
     if problem.stride[-1] == 1 or (problem.channels_last and problem.C > 1):
         return 0.0
     elements = math.prod(problem.input_shape)
     beyond = max(0.0, elements - arch.l2_bytes / ITEMSIZES[problem.dtype])
-    stores = SLOW_SPREAD_STORE_CYCLES
-    if problem.stride[-1] <= MOST_APART:
-        stores = SPREAD_STORE_CYCLES.get(arch.vector_bits, stores)
-    return elements * stores + beyond * problem.stride[-1] * SPREAD_PIXEL_CYCLES
+    far_apart = problem.stride[-1] > MOST_APART
+    stores = costs.slow_spread_store if far_apart else costs.spread_store
+    return elements * stores + beyond * problem.stride[-1] * costs.spread_pixel
 
 
 def without_channels(problem: Problem) -> Problem:

@@ -10,6 +10,7 @@ import platform
 from dataclasses import dataclass, field
 
 from implicit_conv.cpu.machine.compiler import check_target, compiled_target
+from implicit_conv.cpu.machine.costs import Costs
 from implicit_conv.cpu.machine.probe import (
     HWCAPS,
     System,
@@ -61,6 +62,11 @@ class CpuArch:
     l1_ways: int = DEFAULT_WAYS  # lines of a set of L1
     # Nominal clock in Hz: estimates divide cycles by it. Systems report a clock that varies.
     hertz: float = field(default=DEFAULT_HERTZ, compare=False)
+    costs: Costs = field(default=None)  # type: ignore[assignment]  # of its family, if None is given
+
+    def __post_init__(self) -> None:
+        if self.costs is None:
+            object.__setattr__(self, "costs", nearest_costs(self.vector_bits))
 
     def lanes(self, itemsize: int) -> int:
         """Elements of a vector, where an element has `itemsize` bytes."""
@@ -73,6 +79,17 @@ class CpuArch:
         """
         period = self.l1_bytes // self.l1_ways  # bytes between addresses with the same set
         return min(period // LINE, period // math.gcd(period, pitch)) * self.l1_ways
+
+
+def nearest_costs(vector_bits: int, vendor: str = "") -> Costs:
+    """The table of the family that a CPU with such vectors and `System.vendor` is most like."""
+    if (vector_bits, vendor) == (512, "GenuineIntel"):
+        from implicit_conv.cpu.machine.costs import xeon
+
+        return xeon.XEON
+    from implicit_conv.cpu.machine.costs import epyc
+
+    return {512: epyc.EPYC, 256: epyc.AVX2}.get(vector_bits, epyc.NARROW)
 
 
 # Pixels of a register tile, by (vector bits, vector registers). Its 2 x pixels accumulators, two
@@ -192,4 +209,5 @@ def cpu_arch(threads: int | None = None) -> CpuArch:
         rounds_bfloat16=rounds_bfloat16(features),
         l1_ways=cache_ways(system, 1, cpu) or DEFAULT_WAYS,
         hertz=clock_hertz(system, cpu) or DEFAULT_HERTZ,
+        costs=nearest_costs(bits, system.vendor),
     )

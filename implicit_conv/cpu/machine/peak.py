@@ -1,7 +1,8 @@
 """The rate of FMAs that this machine reaches, as a clock: what `explain` takes for its estimates.
 
 Systems report a clock that varies, and some CPUs start fewer FMAs of a vector in a cycle than
-others. The planner counts cycles of two FMAs; `clock` says how many of them a second has.
+others. The planner counts cycles of two FMAs; `clock` says how many of them a second has. Tiles of
+AMX have a rate of their own.
 """
 
 from __future__ import annotations
@@ -23,18 +24,28 @@ def clock(arch: CpuArch) -> float | None:
     machine = cpu_arch()
     if arch.vector_bits > machine.vector_bits or arch.fma > machine.fma:
         return None
-    return prepare(_measured, arch.lanes(4), arch.fma)
+    return prepare(_rate, arch.lanes(4), arch.fma) / (FLOPS * arch.lanes(4))
+
+
+def tile_rate() -> float | None:
+    """Operations a second of one thread on AMX tiles of bfloat16; None if this CPU has none."""
+    return prepare(_rate, 0, True, "amx") if cpu_arch().bfloat16 == "amx" else None
+
+
+def ceiling_of(bfloat16: str) -> str:
+    """The multiplier of `Fmas` that is the limit of a way to multiply bfloat16."""
+    return {"widen": "", "amx": "amx"}.get(bfloat16, "pairs")
 
 
 @functools.cache
-def _measured(lanes: int, fma: bool) -> float:
+def _rate(lanes: int, fma: bool, multiplier: str = "") -> float:
     checkpoint()  # it compiles
     from implicit_conv.kernels.cpu.ceilings.operator import Fmas
 
-    fmas = Fmas(lanes, 4, fma, 1)
+    fmas = Fmas(lanes, 4, fma, 1, multiplier)
     seconds = []
     for _ in range(RUNS):
         start = time.perf_counter()
         fmas()
         seconds.append(time.perf_counter() - start)
-    return fmas.flops / min(seconds) / (FLOPS * lanes)
+    return float(fmas.flops / min(seconds))

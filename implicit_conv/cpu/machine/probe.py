@@ -79,6 +79,13 @@ class System:
         return bool(self.c.mprotect(address, size, executable) == 0)
 
     @property
+    def vendor(self) -> str:
+        """The maker of the CPU as CPUID names it; "" if the system does not tell."""
+        lines = (self.read("proc/cpuinfo") or "").splitlines()
+        found = (line.partition(":")[2].strip() for line in lines if line.startswith("vendor_id"))
+        return next(found, "")
+
+    @property
     def c(self) -> Any:
         """The C library."""
         return self.library or _c_library()

@@ -21,9 +21,6 @@ from implicit_conv.cpu.candidates.problem_views import ungrouped, widened
 from implicit_conv.cpu.candidates.query import Refusal, Request
 from implicit_conv.cpu.candidates.tiling import (
     BUFFER_SHARE,
-    FMAS_PER_CYCLE,
-    ITEM_CYCLES,
-    LOADS_PER_CYCLE,
     TILE_PIXELS,
     Estimate,
     Near,
@@ -35,6 +32,7 @@ from implicit_conv.cpu.candidates.tiling import (
     tiles,
 )
 from implicit_conv.cpu.machine.arch import CpuArch
+from implicit_conv.cpu.machine.costs import FMAS_PER_CYCLE
 from implicit_conv.cpu.run.call import Arrays, is_contiguous
 from implicit_conv.cpu.run.packed import PackedOrder
 from implicit_conv.kernels import schedule
@@ -43,7 +41,6 @@ from implicit_conv.kernels.cpu.depthwise.layout import (
     DepthwiseLayout,
     depthwise_row,
 )
-from implicit_conv.kernels.cpu.planar_depthwise.layout import ROWS_TOGETHER, TAPS_TOGETHER
 from implicit_conv.kernels.cpu.runtime.layout import LINE, buffer_bytes
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.problem.problem import Problem
@@ -53,31 +50,10 @@ if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operator
 
 RULE = "it needs one channel and one filter per group"
-# Costs were fitted on EPYC 9005 and 9004 (Zen 5 and 4, AVX-512), one thread, 2026-11.
 PIXELS = 14  # output pixels of a register tile at most
 ROWS, ROWS_TAPS = 2, 12  # rows of those that share image rows, and taps of their filters at most
 CHANNEL_VECTORS = (1, 2, 4, 8, 16, 64)  # vectors of a block of channels: choices
-ROW_CYCLES = 200  # fixed cycles per row that is read in place: its tap tables
-BORDER_CYCLES = 5  # cycles per vector and tap of pixels at the border, which are summed singly
-BORDER_TAPS = 0.75  # share of a filter's taps that pixels at the border multiply
-STREAMED_BYTES = 17  # bytes per cycle of x that is read in place, and of y
-# Cycles per vector that left L1 too early and is read again, for each of its lines, which are two
-# unless it is aligned; and the loads whose FMAs hide a part of them.
-CROWDED_CYCLES, HIDING_LOADS = 6, 4
-CROSSING_CYCLES = 1.0  # cycles per load of x that crosses a line
-NEAR_SHARE = 0.75  # share of L1 that keeps what the next output row reads again
-AGAIN_CYCLES = 1.5  # cycles per line that the next output row reads again from L2
-FAR_TAPS = 1.35  # slowdown of each tap of x that is read in place, if taps share no loads
-# Cycles by which a copy of a few channels of a far pixel is slower than one of PIECE_BYTES or more:
-# no prefetcher expects it.
-PIECE_CYCLES, PIECE_BYTES = 45, 1024
-BUFFER_CYCLES = 0.45  # cycles per element of a channels-last buffer: to copy and to read it
-COPIED_CYCLES = 16  # fixed cycles to copy the channels of a pixel
-TAP_CYCLES = 120  # fixed cycles per tap of a copied tile (EPYC 7003, 2026-11: 109 to 130)
-CALL_CYCLES = 30  # fixed cycles per call of a microkernel of few sums
-SWAP_CYCLES = 0.6  # cycles per element that is transposed into or out of a buffer
-VECTOR_CYCLES = 10  # fixed cycles per vector of channels: loop ends
-
+PIECE_BYTES = 1024  # of a far pixel, from which on a prefetcher expects them
 
 COLUMN_ORDER = "taps of a channel, column by column"  # of sums
 
@@ -146,6 +122,10 @@ class Depthwise(KernelMethod):
         if self.in_place:
             costs = tilings(c.view, c.arch, False, block=c.geometry.tile_c)
             yield best(Depthwise(), c.algorithm, c.problem, c.view, c.arch, costs, limit=limit)
+
+    def repriced(self, c: Candidate, arch: CpuArch) -> Estimate:
+        """The estimate of the candidate's tiling on a CPU."""
+        return estimate(c.view, arch, c.geometry, self.in_place)
 
     def layout(self, c: Candidate) -> DepthwiseLayout:
         """Sizes of scratch memory and packed filters."""
@@ -221,6 +201,8 @@ def refusal(problem: Problem, arch: CpuArch, request: Request) -> str:
 
 def sums_planes_in_one_pass(problem: Problem) -> bool:
     """Whether taps over planes are added in COLUMN_ORDER; those of more rows are, pass by pass."""
+    from implicit_conv.kernels.cpu.planar_depthwise.layout import ROWS_TOGETHER, TAPS_TOGETHER
+
     planes, rows, columns = problem.kernel
     return planes == 1 and rows <= min(ROWS_TOGETHER, TAPS_TOGETHER // columns)
 
@@ -358,29 +340,30 @@ def estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> Es
     """Cycles of one core: an FMA and a load per tap, reads of x and writes of y, and either the
     copy of a tile or the pixels at the border, which are summed singly if taps share no loads.
     """
-    pixel = schedule.taps(g) / LOADS_PER_CYCLE
+    costs = arch.costs
+    pixel = schedule.taps(g) / costs.common.loads_per_cycle
     rows, again = g.tile_n * g.tile_p, reread_cycles(problem, arch, g, in_place)
     y_bytes = rows * g.tile_q * pixel_bytes(problem, g)
     if not in_place:
-        fixed = copy_cycles(problem, g) + schedule.taps(g) * TAP_CYCLES
+        fixed = copy_cycles(problem, arch, g) + schedule.taps(g) * costs.depthwise.tap
         if problem.channels_last:
-            fixed += y_bytes / STREAMED_BYTES + far_copy_cycles(problem, arch, g)
+            fixed += y_bytes / costs.depthwise.streamed_bytes + far_copy_cycles(problem, arch, g)
         return blocks_estimate(problem, arch, g, pixel, fixed + again)
     x_bytes = y_bytes * g.stride_h * g.stride_w * (1 + far_planes(problem, arch, g))
-    fixed = rows * ROW_CYCLES + (x_bytes + y_bytes) / STREAMED_BYTES
+    fixed = rows * costs.depthwise.row + (x_bytes + y_bytes) / costs.depthwise.streamed_bytes
     vectors = rows * g.tile_c / arch.lanes(problem.itemsize)
     if depthwise_row(g, in_place) is None:
-        taps = border_columns(g) * g.tile_q / g.Q * BORDER_TAPS * schedule.taps(g)
-        fixed += vectors * taps * BORDER_CYCLES
-        pixel *= FAR_TAPS
+        taps = border_columns(g) * g.tile_q / g.Q * costs.depthwise.border_taps * schedule.taps(g)
+        fixed += vectors * taps * costs.depthwise.border
+        pixel *= costs.depthwise.far_taps
     else:
         loads = g.stride_w + (g.S - 1) / g.tile_m  # of a pixel and image row
         crossing = crossing_share(problem, arch, g)
-        pixel += image_rows(arch, g, in_place) * loads * crossing * CROSSING_CYCLES
+        pixel += image_rows(arch, g, in_place) * loads * crossing * costs.depthwise.crossing
         if crossing < 1:  # a block has one more vector
             pixel *= 1 + arch.lanes(problem.itemsize) / g.tile_k
-        hidden = HIDING_LOADS * g.S / loads / FMAS_PER_CYCLE
-        wait = max(0.0, (1 + crossing) * CROWDED_CYCLES - hidden)
+        hidden = costs.depthwise.hiding_loads * g.S / loads / FMAS_PER_CYCLE
+        wait = max(0.0, (1 + crossing) * costs.depthwise.crowded - hidden)
         fixed += vectors * g.tile_q * loads * wait * crowded_rows(problem, arch, g)
     return blocks_estimate(problem, arch, g, pixel, fixed + again)
 
@@ -408,16 +391,17 @@ def blocks_estimate(
     """Cycles of one core, given `pixel` cycles per vector of sums and `fixed` cycles per tile and
     block of filters.
     """
+    costs = arch.costs
     pixels, lanes = g.tile_n * g.tile_p * g.tile_q, arch.lanes(problem.itemsize)
     vectors = g.tile_k / lanes
     calls = pixels / g.tile_q * schedule.ceil_div(g.tile_q, g.tile_m)
-    multiply = calls * (CALL_CYCLES + vectors * VECTOR_CYCLES)
+    multiply = calls * (costs.depthwise.call + vectors * costs.depthwise.vector)
     multiply += pixels * vectors * pixel
     items = max(1, schedule.tile_count(g) * schedule.block_count(g))
     threads = thread_count(problem, arch)
     idle = schedule.ceil_div(items, threads) * threads / items
     blocks = schedule.ceil_div(g.K, lanes) / vectors  # the last one is cut off
-    work = schedule.tile_count(g) * blocks * (multiply + fixed) + items * ITEM_CYCLES
+    work = schedule.tile_count(g) * blocks * (multiply + fixed) + items * costs.common.item
     return Estimate(work * idle, 1)
 
 
@@ -440,13 +424,14 @@ def far_planes(problem: Problem, arch: CpuArch, g: Geometry) -> float:
 
 def reread_cycles(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> float:
     """Cycles to read pixels again for the next output row of a tile, if L1 has not kept them."""
+    costs = arch.costs
     pixel = pixel_bytes(problem, g)
     rows, columns = int(schedule.filter_rows(g)), min(g.W, g.tile_q * g.stride_w + g.S - 1)
-    if (rows * columns + g.tile_q) * pixel <= NEAR_SHARE * arch.l1_bytes:
+    if (rows * columns + g.tile_q) * pixel <= costs.depthwise.near_share * arch.l1_bytes:
         return 0.0
     again = max(0.0, image_rows(arch, g, in_place) - g.stride_h)
     again *= g.tile_n * g.tile_p * columns
-    return again * pixel / LINE * AGAIN_CYCLES
+    return again * pixel / LINE * costs.depthwise.again
 
 
 def far_share(problem: Problem, arch: CpuArch) -> float:
@@ -469,21 +454,23 @@ def crowded_rows(problem: Problem, arch: CpuArch, g: Geometry) -> float:
     return again * max(0.0, 1 - kept / max(1, wanted))
 
 
-def copy_cycles(problem: Problem, g: Geometry) -> float:
+def copy_cycles(problem: Problem, arch: CpuArch, g: Geometry) -> float:
     """Cycles to copy a tile to a channels-last buffer, and in NCHW to transpose its sums back."""
+    costs = arch.costs
     elements = buffer_bytes(g, problem.itemsize) / problem.itemsize
     if problem.channels_last:
-        return elements * BUFFER_CYCLES + elements / g.tile_c * COPIED_CYCLES
-    return (elements + g.tile_n * g.tile_p * g.tile_q * min(g.tile_k, g.K)) * SWAP_CYCLES
+        return elements * costs.depthwise.buffer + elements / g.tile_c * costs.depthwise.copied
+    return (elements + g.tile_n * g.tile_p * g.tile_q * min(g.tile_k, g.K)) * costs.depthwise.swap
 
 
 def far_copy_cycles(problem: Problem, arch: CpuArch, g: Geometry) -> float:
     """Further cycles to copy a tile with contiguous channels from beyond L2."""
+    costs = arch.costs
     elements = buffer_bytes(g, problem.itemsize) / problem.itemsize
     size = stored_bytes(problem)
     short = 0.0 if g.tile_c == problem.C else max(0.0, 1 - g.tile_c * size / PIECE_BYTES)
-    pieces = elements / max(1, g.tile_c) * short * PIECE_CYCLES
-    return far_share(problem, arch) * (elements * size / STREAMED_BYTES + pieces)
+    pieces = elements / max(1, g.tile_c) * short * costs.depthwise.piece
+    return far_share(problem, arch) * (elements * size / costs.depthwise.streamed_bytes + pieces)
 
 
 def border_columns(g: Geometry) -> int:

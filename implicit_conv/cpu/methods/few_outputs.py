@@ -21,11 +21,6 @@ from implicit_conv.cpu.candidates.problem_views import ROW_NEED, flattened, is_p
 from implicit_conv.cpu.candidates.query import FLOATS, Refusal, Request, Serves
 from implicit_conv.cpu.candidates.tiling import (
     BUFFER_SHARE,
-    FAR_SHARE,
-    FMA_LATENCY,
-    FMAS_PER_CYCLE,
-    ITEM_CYCLES,
-    UNALIGNED_LOAD_CYCLES,
     Estimate,
     Near,
     balanced,
@@ -36,6 +31,7 @@ from implicit_conv.cpu.candidates.tiling import (
     thread_count,
 )
 from implicit_conv.cpu.machine.arch import CpuArch
+from implicit_conv.cpu.machine.costs import FMAS_PER_CYCLE
 from implicit_conv.cpu.run.call import Arrays, is_contiguous, is_row
 from implicit_conv.cpu.run.packed import PackedOrder, PlainOrder
 from implicit_conv.kernels import schedule
@@ -48,12 +44,7 @@ if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.few_outputs.layout import FewOutputsLayout
     from implicit_conv.kernels.cpu.operator import Build, Operands, Operator
 
-# Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11.
 PANEL_FILTERS = 64  # filters of a panel at most, whose sums share a staging tile
-L2_BYTES_PER_CYCLE = 43  # bytes of pixels per cycle that a core reads from L2
-WIDENED_LOADS = 2  # slowdown of a vector load that widens 16-bit floats
-PIXEL_CYCLES = 3  # cycles per pixel of a register tile: to add up its lanes and store it
-TILE_CYCLES = 4  # fixed cycles per register tile
 
 
 @imports
@@ -101,6 +92,10 @@ class FewOutputs(KernelMethod):
         costs = priced(found, lambda g: estimate(view, arch, g), view, request.near)
         threads = thread_count(view, arch)
         yield from ranked(cls(), algorithm, problem, view, arch, costs, request, threads)
+
+    def repriced(self, c: Candidate, arch: CpuArch) -> Estimate:
+        """The estimate of the candidate's tiling on a CPU."""
+        return estimate(c.view, arch, c.geometry)
 
     def layout(self, c: Candidate) -> FewOutputsLayout:
         """Sizes of scratch memory and filters."""
@@ -239,17 +234,24 @@ def register_filters(view: Problem, arch: CpuArch, g: Geometry) -> int:
 
 def estimate(view: Problem, arch: CpuArch, g: Geometry) -> Estimate:
     """Cycles of one core: an FMA per pixel, filter and vector of channels, then sums of lanes."""
+    costs = arch.costs
     lanes = arch.lanes(view.itemsize)
     pixels, filters = g.tile_m, register_filters(view, arch, g)
-    widened_loads = WIDENED_LOADS if view.converted else 1
-    loads = (pixels + filters) * UNALIGNED_LOAD_CYCLES * widened_loads
-    element = max(pixels * filters / FMAS_PER_CYCLE, loads, FMA_LATENCY)
+    widened_loads = costs.few_outputs.widened_loads if view.converted else 1
+    loads = (pixels + filters) * costs.common.unaligned_load * widened_loads
+    element = max(pixels * filters / FMAS_PER_CYCLE, loads, costs.common.fma_latency)
     if g.tile_q * g.C * view.itemsize > arch.l1_bytes / 2:
-        element += pixels * lanes * view.itemsize / L2_BYTES_PER_CYCLE
-    tile = schedule.ceil_div(g.C, lanes) * element + pixels * PIXEL_CYCLES + TILE_CYCLES
+        element += pixels * lanes * view.itemsize / costs.few_outputs.near_bytes
+    tile = (
+        schedule.ceil_div(g.C, lanes) * element
+        + pixels * costs.few_outputs.pixel
+        + costs.few_outputs.tile
+    )
     tile_count = schedule.ceil_div(g.tile_q, pixels) * schedule.ceil_div(g.K, filters)
     filter_bytes = g.K * g.C * stored_bytes(view)
-    far = 0.0 if filter_bytes <= arch.l2_bytes else stream_cycles(filter_bytes)
-    stream = max(tile_count * tile, far) + FAR_SHARE * min(tile_count * tile, far)
-    chosen, chunk = divide(g, thread_count(view, arch), view.itemsize, stream, ITEM_CYCLES)
+    far = 0.0 if filter_bytes <= arch.l2_bytes else stream_cycles(arch, filter_bytes)
+    stream = max(tile_count * tile, far) + costs.common.far_share * min(tile_count * tile, far)
+    chosen, chunk = divide(
+        arch, g, thread_count(view, arch), view.itemsize, stream, costs.common.item
+    )
     return Estimate(schedule.tile_count(g) * chosen, chunk)

@@ -34,10 +34,13 @@ from implicit_conv.cpu.candidates.problem_views import (
     widened,
 )
 from implicit_conv.cpu.candidates.query import Refusal, Request
+from implicit_conv.cpu.candidates.tiling import Estimate
 from implicit_conv.cpu.machine.arch import BFLOAT16, INT8, CpuArch
 from implicit_conv.cpu.methods.gemm_tilings import (
     TILE_WORDS,
     channel_block,
+    dot_cost,
+    estimate,
     is_gapless,
     spread_pixels,
     tiled,
@@ -52,6 +55,9 @@ from implicit_conv.problem.schedule import Load, trace
 
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operands, Operator
+
+
+PAIR = 2  # channels that a dot product of bfloat16 multiplies at once
 
 
 @dataclass(frozen=True)
@@ -108,7 +114,7 @@ class Gemm(KernelMethod):
         for in_place in variants:
             method = cls(in_place, flat, channels, multiplier)
             skips = not inverts_signs(problem, channels)
-            costs = tilings(view, arch, in_place, multiplier, request.near, skips)
+            costs = tilings(view, arch, in_place, multiplier, request.near, skips, channels)
             yield from ranked(method, algorithm, problem, view, arch, costs, request)
 
     def fallbacks(self, c: Candidate, limit: float = math.inf) -> Iterator[Candidate]:
@@ -121,8 +127,14 @@ class Gemm(KernelMethod):
                 method = replace(self, in_place=in_place, flat=flat)
                 if method != self:
                     skips = not inverts_signs(c.problem, self.channels)
-                    costs = tilings(view, c.arch, in_place, self.multiplier, skips=skips)
+                    form = self.multiplier, None, skips, self.channels
+                    costs = tilings(view, c.arch, in_place, *form)
                     yield best(method, c.algorithm, c.problem, view, c.arch, costs, limit=limit)
+
+    def repriced(self, c: Candidate, arch: CpuArch) -> Estimate:
+        """The estimate of the candidate's tiling on a CPU."""
+        machine, slow = tiled(arch, self.multiplier), dot_cost(arch, self.channels, self.multiplier)
+        return estimate(c.view, machine, c.geometry, self.in_place, slow=slow)
 
     def layout(self, c: Candidate) -> GemmLayout:
         """Sizes of scratch memory and packed filters."""
@@ -250,6 +262,9 @@ def summed_view(problem: Problem, arch: CpuArch) -> tuple[Problem, int, str]:
     view = words_view(problem, word_channels)
     step = TILE_WORDS.get(arch.bfloat16, 0) if problem.dtype == "bfloat16" else 0
     whole = step > 0 and not (view.C // view.groups % step or channel_block(view) % step)
+    slow = arch.bfloat16 == "amx" and arch.costs.gemm.pairs > PAIR
+    if not whole and slow and word_channels == PAIR:  # what does not fill tiles: FMAs are faster
+        return widened(problem), 1, ""
     return view, word_channels, arch.bfloat16 if whole else ""
 
 

@@ -11,14 +11,6 @@ from dataclasses import replace
 
 from implicit_conv.cpu.candidates.tiling import (
     BUFFER_SHARE,
-    COPY_CYCLES,
-    FAR_SHARE,
-    FMA_LATENCY,
-    FMAS_PER_CYCLE,
-    ITEM_CYCLES,
-    LOADS_PER_CYCLE,
-    PACK_CYCLES,
-    TRANSPOSE_CYCLES,
     Estimate,
     Near,
     divide,
@@ -32,6 +24,7 @@ from implicit_conv.cpu.candidates.tiling import (
     tiles,
 )
 from implicit_conv.cpu.machine.arch import AMX_PIXELS, AMX_ROWS, MATRIX_PIXELS, CpuArch
+from implicit_conv.cpu.machine.costs import FMAS_PER_CYCLE
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.gemm.layout import parts, segments
 from implicit_conv.kernels.cpu.runtime.layout import LINE, buffer_bytes
@@ -48,16 +41,6 @@ BLOCKS = 128  # channel blocks at most, since their sums are added one by one
 # several pixels at once: a key of BFLOAT16.
 TILE_WORDS = {"amx": AMX_ROWS, "matrices": 2}
 TILE_PIXELS = {"amx": AMX_PIXELS, "matrices": MATRIX_PIXELS}
-# Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11.
-AMX_CYCLES = 2.0  # cycles per element (tap x pair) of one AMX tile of pixels and two of filters
-TILE_PIXEL_CYCLES = 100 / 14  # fixed cycles per pixel of a register tile, without its sums
-RUN_CYCLES = 25  # fixed cycles per run of a register tile's taps
-PIXEL_COPY_CYCLES = 4  # cycles to copy a pixel of one group, at least
-LOAD_ROW_CYCLES = 100  # fixed cycles per buffered row
-# Share of the time that a panel takes to arrive, beyond the time of its first register tile, that
-# small register tiles wait. On Zen 4 (2026-11) 49 pixels and 2,048 filters of 1,024 channels took
-# 1.05 times as long as copied ones so, 196 pixels and 256 filters 0.97 times.
-FIRST_READ_SHARE = 0.3
 # Share of the time of all sums at least for which columns on the sides become register tiles of
 # their own, whose kernels the first call of a size must compile.
 LEAST_GAIN = 0.02
@@ -116,15 +99,25 @@ def tilings(
     multiplier: str = "",
     near: Near | None = None,
     skips: bool = True,
+    channels: int = 1,
 ) -> list[tuple[Estimate, Geometry]]:
     """Tilings of `view`, or the one most like `near`, each with its estimate. `skips` tells whether
-    taps that read padding may be left out.
+    taps that read padding may be left out; an element has `channels`.
     """
+    slow = dot_cost(arch, channels, multiplier)
     arch = tiled(arch, multiplier)
     found = geometries(view, arch, in_place, near)
     if skips and not in_place:
-        found = [leaving_out(g) for g in found]
-    return priced(found, lambda g: estimate(view, arch, g, in_place), view, near)
+        found = [leaving_out(arch, g) for g in found]
+    return priced(found, lambda g: estimate(view, arch, g, in_place, slow=slow), view, near)
+
+
+def dot_cost(arch: CpuArch, channels: int, multiplier: str) -> float:
+    """FMAs in the time of what multiplies elements of `channels` channels, if not several pixels
+    are multiplied at once.
+    """
+    costs = arch.costs.gemm
+    return 1.0 if multiplier else {2: costs.pairs, 4: costs.quads}.get(channels, 1.0)
 
 
 def tiled(arch: CpuArch, multiplier: str) -> CpuArch:
@@ -163,14 +156,14 @@ def geometries(
     return fitting or [min(found, key=lambda g: buffer_bytes(g, problem.itemsize))]
 
 
-def leaving_out(g: Geometry) -> Geometry:
+def leaving_out(arch: CpuArch, g: Geometry) -> Geometry:
     """The tiling, whose columns on the sides leave out taps that read padding if that pays: they
     are register tiles of their own, which span several rows.
     """
     left_out = g._replace(skips_w=1)
     if g.S > MOST_TAPS or not schedule.skips_columns(left_out, False):
         return g
-    gain = 1 - tile_cycles(left_out, False) / tile_cycles(g, False)
+    gain = 1 - tile_cycles(arch, left_out, False) / tile_cycles(arch, g, False)
     return left_out if gain > LEAST_GAIN else g
 
 
@@ -184,14 +177,18 @@ def estimate(
     arch: CpuArch,
     g: Geometry,
     in_place: bool,
-    pack: tuple[float, float] = PACK_CYCLES,
+    pack: tuple[float, float] | None = None,
+    slow: float = 1.0,
 ) -> Estimate:
     """Cycles of one core for the whole problem: register tiles, loads, far panels, idle threads."""
+    costs = arch.costs
     lanes = arch.lanes(problem.itemsize)
     elements = schedule.taps(g) * max(1, g.C)
     tile_count = schedule.tile_count(g) * g.groups
     vectors = schedule.ceil_div(g.K, lanes)
-    multiply = tile_cycles(g, in_place) * elements * vectors / 2
+    multiply = tile_cycles(arch, g, in_place) * slow * elements * vectors / 2
+    if g.tile_m < arch.tile_pixels:
+        multiply *= 1 + costs.gemm.spread
     if g.tile_n == 1 or g.Z == 1:  # else the output planes of most tiles meet all filter planes
         multiply *= met_planes(g)
     pixels = g.tile_n * g.tile_p * g.tile_q
@@ -201,54 +198,60 @@ def estimate(
         pixel_tiles += g.tile_n * g.tile_p * (len(segments(g, in_place)) - 1)
     register_tiles = pixel_tiles * schedule.panel_count(g) * schedule.block_count(g)
     multiply += register_tiles * (
-        g.tile_m * TILE_PIXEL_CYCLES + schedule.filter_rows(g) * RUN_CYCLES
+        g.tile_m * costs.gemm.tile_pixel + schedule.filter_rows(g) * costs.gemm.run
     )
     filter_bytes = elements * vectors * lanes * problem.itemsize
     near = filter_bytes + buffer_bytes(g, problem.itemsize) <= arch.l2_bytes
-    far = 0.0 if near else stream_cycles(filter_bytes)
+    far = 0.0 if near else stream_cycles(arch, filter_bytes)
     load = 0.0
     if not in_place:
-        cost = COPY_CYCLES if problem.channels_last else TRANSPOSE_CYCLES
+        cost = costs.common.copy if problem.channels_last else costs.common.transpose
         rows = schedule.tile_rows(g) * g.phases_w
         pixel = cost * min(g.C, g.tile_c)
         if problem.channels_last and g.groups > 1:  # a cache line each, of a few channels
-            pixel = max(pixel, PIXEL_COPY_CYCLES)
-        load = rows * (schedule.row_pitch(g) / g.phases_w * pixel + LOAD_ROW_CYCLES)
-    stream = max(multiply, far) + FAR_SHARE * far + store_cycles(problem, g)
+            pixel = max(pixel, costs.gemm.pixel_copy)
+        load = rows * (schedule.row_pitch(g) / g.phases_w * pixel + costs.gemm.load_row)
+    stream = max(multiply, far) + costs.common.far_share * far + store_cycles(problem, arch, g)
     if g.tile_m < arch.tile_pixels:  # the first of its tiles reads a panel faster than L2 has it
-        stream += FIRST_READ_SHARE * max(0.0, far - multiply / pixel_tiles)
+        stream += costs.gemm.first_read * max(0.0, far - multiply / pixel_tiles)
     threads = thread_count(problem, arch)
-    tile, chunk = divide(g, threads, problem.itemsize, stream, load + ITEM_CYCLES)
-    packing = pack[tile_count == g.groups] * g.groups * elements * g.K
+    tile, chunk = divide(arch, g, threads, problem.itemsize, stream, load + costs.common.item)
+    each = pack or (costs.common.pack_filter, costs.common.pack_panel)
+    packing = each[tile_count == g.groups] * g.groups * elements * g.K
     return Estimate(tile_count * tile + packing, chunk, packing)
 
 
-def tile_cycles(g: Geometry, in_place: bool) -> float:
+def tile_cycles(arch: CpuArch, g: Geometry, in_place: bool) -> float:
     """Cycles to add one element (tap x channel) to all sums of a load tile and two vectors.
 
     Of segments of columns that skip taps, these are the mean cycles over all taps.
     """
     _, group, inner = schedule.by_role(g, g.tile_n, g.tile_p, g.tile_q)
     found = parts(g, inner, in_place)
-    total = sum(_row_cycles(g, group, pixels, in_place) * taps / g.S for pixels, taps in found)
+    total = sum(
+        _row_cycles(arch, g, group, pixels, in_place) * taps / g.S for pixels, taps in found
+    )
     pixels = group * sum(pixels for pixels, _ in found)
     return total * g.tile_n * g.tile_p * g.tile_q / pixels
 
 
-def _row_cycles(g: Geometry, group: int, inner: int, in_place: bool) -> float:
+def _row_cycles(arch: CpuArch, g: Geometry, group: int, inner: int, in_place: bool) -> float:
     """Cycles to add one element to the sums of `group` rows of `inner` pixels."""
+    costs = arch.costs
     if schedule.is_column(g, inner, in_place):
         group, inner = 1, group
     if g.tile_m == AMX_PIXELS:
-        return float(group * schedule.ceil_div(inner, AMX_ROWS) * AMX_CYCLES)
+        return float(group * schedule.ceil_div(inner, AMX_ROWS) * costs.gemm.amx)
 
     def cycles(pixels: int) -> float:
         """Cycles of a register tile."""
         if g.tile_m == MATRIX_PIXELS:  # for two words: 4 products and a shuffle per two pixels
-            vectors = max(5 * schedule.ceil_div(pixels, 2) / FMAS_PER_CYCLE, FMA_LATENCY)
-            return max(vectors, (pixels + 4) / LOADS_PER_CYCLE) / 2
-        fmas = max(2 * pixels / FMAS_PER_CYCLE, FMA_LATENCY)
-        return max(fmas, (pixels + 2) / LOADS_PER_CYCLE)
+            vectors = max(
+                5 * schedule.ceil_div(pixels, 2) / FMAS_PER_CYCLE, costs.common.fma_latency
+            )
+            return max(vectors, (pixels + 4) / costs.common.loads_per_cycle) / 2
+        fmas = max(2 * pixels / FMAS_PER_CYCLE, costs.common.fma_latency)
+        return max(fmas, (pixels + 2) / costs.common.loads_per_cycle)
 
     total = 0.0
     for height, tile_count in schedule.cuts(inner, g.tile_m):

@@ -21,9 +21,10 @@ import numpy as np
 from implicit_conv.arrays.arrays import Array, numpy_dtype
 from implicit_conv.cpu.candidates.candidate import Candidate, Method, Words
 from implicit_conv.cpu.candidates.query import Formats, Refusal, Request, Serves
-from implicit_conv.cpu.candidates.tiling import FAR_BYTES_PER_CYCLE, FMAS_PER_CYCLE, thread_count
+from implicit_conv.cpu.candidates.tiling import thread_count
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.machine.compiler import check_enabled
+from implicit_conv.cpu.machine.costs import FMAS_PER_CYCLE
 from implicit_conv.cpu.run.call import Arrays
 from implicit_conv.cpu.run.packed import reads_filters_in_place
 from implicit_conv.kernels.cpu.runtime.program import Called, Room, Step
@@ -182,4 +183,4 @@ def _extents(problem: Problem) -> tuple[int, int]:
 def estimate(problem: Problem, arch: CpuArch) -> float:
     """Cycles of one core: FMAs at their peak, and the matrix written and read once."""
     fmas = problem.flops / (2 * arch.lanes(problem.itemsize) * FMAS_PER_CYCLE)
-    return fmas + 2 * matrix_bytes(problem) / FAR_BYTES_PER_CYCLE
+    return fmas + 2 * matrix_bytes(problem) / arch.costs.common.far_bytes

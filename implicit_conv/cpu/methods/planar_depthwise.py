@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from implicit_conv.cpu.candidates.candidate import Candidate, Words
 from implicit_conv.cpu.candidates.kernel_method import KernelMethod, ranked
@@ -17,11 +17,7 @@ from implicit_conv.cpu.candidates.phrases import count, loads_of
 from implicit_conv.cpu.candidates.problem_views import STEPS, ungrouped, widened
 from implicit_conv.cpu.candidates.query import Refusal, Request
 from implicit_conv.cpu.candidates.tiling import (
-    COPY_CYCLES,
-    FMA_LATENCY,
-    ITEM_CYCLES,
     ITEMS_PER_THREAD,
-    PLANE_ROW_CYCLES,
     Estimate,
     Near,
     at_least,
@@ -33,36 +29,29 @@ from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.methods import depthwise
 from implicit_conv.cpu.run.packed import PackedOrder
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.cpu.planar_depthwise.layout import (
-    PLANE_ROWS,
-    PlanarDepthwiseLayout,
-    plane_pass_rows,
-    plane_tile_vectors,
-)
 from implicit_conv.kernels.cpu.runtime.layout import buffer_bytes
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import Load, depthwise_trace, geometry
+from implicit_conv.process.preparation import imports
 
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operator
+    from implicit_conv.kernels.cpu.planar_depthwise.layout import PlanarDepthwiseLayout
 
-# Costs were fitted on EPYC 9005 and 9004 (Zen 5 and 4, AVX-512), one thread, 2026-11.
 PLANE_BYTES = 36 << 10  # bytes of the input rows of two planes at most, which stay in L1
 PIXEL_STEP = 4  # stride in elements between pixels of a plane at most
-STAGED_PLANE_CYCLES = 80  # fixed cycles per plane that goes through the staging tile
-STRIDED_CYCLES = 0.35  # cycles per element of a plane with strided pixels: to load and to store
 CHANNELS = 64  # channels of a work item at most
-TAP_CYCLES = 0.75  # cycles per vector of pixels and tap
-# Cycles per lane to shift a vector of 256 bits, whose lanes change halves, which takes instructions
-# of its own (EPYC 7003, 2026-11).
-SHIFT_CYCLES = 1 / 8
-PHASE_CYCLES = 0.35  # cycles per element of a row that is split into the phases of stride 2
-VECTOR_CYCLES = 3  # fixed cycles per vector of pixels: loop ends and clamp
-ENTRY_CYCLES = 40  # cycles per row of a work item: its entry in the table of loads
-CALL_CYCLES = 30  # fixed cycles per plane: the call of a microkernel
 
 TILE_ROWS = (8, 16, 32, 64, 128)  # output rows of a load tile: choices
+
+
+@imports
+def _layout() -> Any:
+    """The layout, which only depthwise problems need."""
+    from implicit_conv.kernels.cpu.planar_depthwise import layout
+
+    return layout
 
 
 @dataclass(frozen=True)
@@ -97,9 +86,15 @@ class PlanarDepthwise(KernelMethod):
         costs = tilings(view, arch, request.near)
         yield from ranked(cls(), "depthwise", problem, view, arch, costs, request)
 
+    def repriced(self, c: Candidate, arch: CpuArch) -> Estimate:
+        """The estimate of the candidate's tiling on a CPU."""
+        return estimate(c.view, arch, c.geometry)
+
     def layout(self, c: Candidate) -> PlanarDepthwiseLayout:
         """Sizes of scratch memory and packed filters."""
-        return PlanarDepthwiseLayout(c.geometry, c.itemsize, c.lanes, c.chunk)
+        sizes = c.geometry, c.itemsize, c.lanes, c.chunk
+        layout: PlanarDepthwiseLayout = _layout().PlanarDepthwiseLayout(*sizes)
+        return layout
 
     def operator(self, c: Candidate, build: Build) -> Operator:
         """The compiled kernels of a candidate."""
@@ -123,8 +118,8 @@ class PlanarDepthwise(KernelMethod):
         chunks = int(schedule.ceil_div(schedule.panel_count(g), c.chunk))
         return {
             "load tile": f"{count(g.tile_p, 'output row')} x {count(g.tile_q, 'output column')} of "
-            f"one channel, cut into register tiles of at most {PLANE_ROWS} rows x {c.lanes} pixels "
-            "(1 vector)",
+            f"one channel, cut into register tiles of at most {_layout().PLANE_ROWS} rows x "
+            f"{c.lanes} pixels (1 vector)",
             "loads": loads_of(g),
             "k-blocks": f"1 block of {count(schedule.taps(g), 'tap')}: each channel has its own "
             "sums",
@@ -182,7 +177,8 @@ def geometries(problem: Problem, arch: CpuArch, near: Near | None = None) -> lis
     ]
     lanes = arch.lanes(problem.itemsize)
     sizes = [
-        PlanarDepthwiseLayout(g, problem.itemsize, lanes).scratch(packs=False).buffer for g in found
+        _layout().PlanarDepthwiseLayout(g, problem.itemsize, lanes).scratch(packs=False).buffer
+        for g in found
     ]
     for limit in PLANE_BYTES, 2 * arch.l2_bytes:
         fitting = [g for g, size in zip(found, sizes, strict=True) if size <= limit]
@@ -193,41 +189,44 @@ def geometries(problem: Problem, arch: CpuArch, near: Near | None = None) -> lis
 
 def estimate(problem: Problem, arch: CpuArch, g: Geometry) -> Estimate:
     """Cycles of one core: rows are copied, and each tap shifts and multiplies every vector."""
+    costs = arch.costs
     lanes = arch.lanes(problem.itemsize)
-    whole, rest = divmod(g.tile_p, PLANE_ROWS)
-    multiply = whole * rows_cycles(arch, g, PLANE_ROWS, lanes)
+    rows = _layout().PLANE_ROWS
+    whole, rest = divmod(g.tile_p, rows)
+    multiply = whole * rows_cycles(arch, g, rows, lanes)
     if rest:
         multiply += rows_cycles(arch, g, rest, lanes)
-    multiply += CALL_CYCLES
+    multiply += costs.planes.call
     elements = buffer_bytes(g, problem.itemsize) / problem.itemsize
-    load = schedule.image_rows(g) * PLANE_ROW_CYCLES + elements * COPY_CYCLES
+    load = schedule.image_rows(g) * costs.common.plane_row + elements * costs.common.copy
     if g.phases_w > 1:
-        load += elements * PHASE_CYCLES
+        load += elements * costs.planes.phase
     step = pixel_step(problem)
     if step > 1:
-        load += elements * step * STRIDED_CYCLES
+        load += elements * step * costs.planes.strided
     if step > 1 or problem.converted:
-        load += STAGED_PLANE_CYCLES
+        load += costs.planes.staged
     threads = thread_count(problem, arch)
     chunk = channel_chunk(g, threads)
     chunks = schedule.ceil_div(g.C, chunk)
     items = max(1, schedule.tile_count(g) * chunks)
     idle = schedule.ceil_div(items, threads) * threads / items
-    cycles = g.C * (multiply + load) + chunks * schedule.image_rows(g) * ENTRY_CYCLES
-    return Estimate(schedule.tile_count(g) * cycles * idle + threads * ITEM_CYCLES, chunk)
+    cycles = g.C * (multiply + load) + chunks * schedule.image_rows(g) * costs.planes.entry
+    return Estimate(schedule.tile_count(g) * cycles * idle + threads * costs.common.item, chunk)
 
 
 def rows_cycles(arch: CpuArch, g: Geometry, height: int, lanes: int) -> float:
     """Cycles of `height` output rows, in vectors of so many lanes: FMAs wait for one another
     where a register tile has few sums, and the filter rows of a pass share what is shifted.
     """
-    vectors, wide = int(schedule.ceil_div(g.tile_q, lanes)), plane_tile_vectors(height)
-    tap = TAP_CYCLES
+    costs = arch.costs
+    vectors, wide = int(schedule.ceil_div(g.tile_q, lanes)), _layout().plane_tile_vectors(height)
+    tap = costs.planes.tap
     if arch.vector_bits == 256:
-        tap += lanes * SHIFT_CYCLES / plane_pass_rows(g)
-    tap = max(height * wide * tap, FMA_LATENCY)
+        tap += lanes * costs.planes.shift / _layout().plane_pass_rows(g)
+    tap = max(height * wide * tap, costs.common.fma_latency)
     taps = schedule.ceil_div(vectors, wide) * schedule.taps(g) * tap
-    return float(taps + height * vectors * VECTOR_CYCLES)
+    return float(taps + height * vectors * costs.planes.vector)
 
 
 def channel_chunk(g: Geometry, threads: int) -> int:

@@ -10,6 +10,7 @@ filters. With a 1x1 filter all pixels of a tile form one flat row, which is read
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -21,16 +22,7 @@ from implicit_conv.cpu.candidates.phrases import blocks_of, count, geometry_item
 from implicit_conv.cpu.candidates.problem_views import ROW_NEED, STEPS, flattened, is_pointwise
 from implicit_conv.cpu.candidates.query import Refusal, Request, Serves
 from implicit_conv.cpu.candidates.tiling import (
-    COPY_CYCLES,
-    DISPLACED_CYCLES,
-    FAR_SHARE,
-    FMA_LATENCY,
-    FMAS_PER_CYCLE,
-    ITEM_CYCLES,
-    LOADS_PER_CYCLE,
-    PLANE_ROW_CYCLES,
-    TRANSPOSE_CYCLES,
-    UNALIGNED_LOAD_CYCLES,
+    FAR_BYTES,
     Estimate,
     Near,
     at_least,
@@ -41,6 +33,7 @@ from implicit_conv.cpu.candidates.tiling import (
     thread_count,
 )
 from implicit_conv.cpu.machine.arch import CpuArch
+from implicit_conv.cpu.machine.costs import FMAS_PER_CYCLE
 from implicit_conv.cpu.run.call import Arrays, as_row, is_row
 from implicit_conv.cpu.run.packed import reads_filters_in_place
 from implicit_conv.kernels import schedule
@@ -57,18 +50,11 @@ from implicit_conv.problem.schedule import geometry
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operands, Operator
 
-# Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11.
 ROW_TILES = (1, 2, 4, 8, 16, 32)  # register tiles of a load tile's rows or vectors: choices
 TILE_COLUMNS = (112, 48)  # output columns of a load tile, if whole rows are too long
 PLANES_SHARE = 0.6  # share of L2 that a load tile's planes may fill: every panel reads them
+PAGE_BYTES, NEAR_PAGES = 4096, 64  # of memory, and those that a core finds at once
 FEW_FILTERS = 8  # filters of a register tile that leave registers for 3 vectors of pixels
-SUMS_CYCLES = 2  # cycles per vector of sums: to initialise, clamp and store it
-STAGED_CYCLES = 0.5  # cycles per element of x or y in NHWC that is copied to or from a flat row
-GATHER_CYCLES = 4  # cycles per element to gather the pixels that dot products compute
-FILTER_CYCLES = 10  # cycles per element of a filter that numpy copies to KCRS order, in one thread
-PIXEL_ROW_CYCLES = 25  # fixed cycles per row of pixels that is transposed
-CALL_CYCLES = 25  # fixed cycles per register tile of several taps (EPYC 7003, 2026-11)
-DOT_CYCLES = 30  # fixed cycles per register tile of dot products: to add up lanes
 
 
 @dataclass(frozen=True)
@@ -81,6 +67,7 @@ class PlanarGemm(KernelMethod):
     serves: ClassVar[Serves] = Serves(("float32", "float64"), "standard")
     in_place: bool = False
     flat: bool = False
+    one_row: bool = False  # whether x and y are seen as one row of pixels
 
     @property
     def summary(self) -> str:
@@ -91,27 +78,39 @@ class PlanarGemm(KernelMethod):
     @property
     def needs(self) -> str:
         """What it needs of the strides of arrays, in words; empty if it accepts all strides."""
-        return f"contiguous images of x, and {ROW_NEED}" if self.in_place else ""
+        images = "contiguous images of x" if self.in_place else ""
+        return " and ".join(filter(None, (images, ROW_NEED if self.one_row else "")))
 
     @classmethod
     def candidates(
         cls, problem: Problem, arch: CpuArch, request: Request
     ) -> Iterator[Candidate | Refusal]:
-        """One candidate: in place if planes are rows, else copied."""
+        """One candidate: in place if planes are rows, else copied; there are both on CPUs where the
+        pages of planes in place cost time.
+        """
         algorithm = request.gemm_algorithm(problem)
         if algorithm is None:
             return
         reason = refusal(problem, algorithm)
-        in_place = is_pointwise(problem) and not problem.channels_last
-        view = flattened(problem) if in_place else problem
-        costs = [] if reason else tilings(view, arch, in_place, request.near)
-        if not reason and not costs:
-            reason = f"a load tile of all {problem.C // problem.groups} channels does not fit in L2"
-        if reason:
-            yield Refusal(cls.name, reason)
-            return
-        method = cls(in_place, bool(schedule.is_single_tap(costs[0][1])))
-        yield from ranked(method, algorithm, problem, view, arch, costs, request)
+        one_row = is_pointwise(problem) and not problem.channels_last
+        view = flattened(problem) if one_row else problem
+        variants = [one_row]
+        if one_row and arch.costs.planar_gemm.page:
+            variants = [True, False]
+        if request.near is not None:
+            variants = [request.near.method.in_place]
+        for in_place in variants:
+            costs = [] if reason else tilings(view, arch, in_place, one_row, request.near)
+            if costs:
+                method = cls(in_place, bool(schedule.is_single_tap(costs[0][1])), one_row)
+                yield from ranked(method, algorithm, problem, view, arch, costs, request)
+            elif in_place == variants[0]:
+                all_of = f"a load tile of all {problem.C // problem.groups} channels"
+                yield Refusal(cls.name, reason or f"{all_of} does not fit in L2")
+
+    def repriced(self, c: Candidate, arch: CpuArch) -> Estimate:
+        """The estimate of the candidate's tiling on a CPU."""
+        return estimate(c.view, arch, c.geometry, self.in_place)
 
     def layout(self, c: Candidate) -> PlanarGemmLayout:
         """Sizes of scratch memory and filters."""
@@ -130,17 +129,16 @@ class PlanarGemm(KernelMethod):
         return 0 if in_place else self.packed(c).bytes
 
     def accepts(self, c: Candidate, arrays: Arrays) -> bool:
-        """Reading in place needs contiguous images of x, and pixels that form one row."""
+        """Reading in place needs contiguous images of x, and one row pixels that form one."""
         given = (arrays.x, arrays.y, arrays.residual)
-        return not self.in_place or (
-            bool(arrays.x[:1].transpose(0, 4, 1, 2, 3).flags.c_contiguous)
-            and all(is_row(c.problem, array) for array in given if array is not None)
-        )
+        rows = not self.one_row or all(is_row(c.problem, a) for a in given if a is not None)
+        images = arrays.x[:1].transpose(0, 4, 1, 2, 3)
+        return rows and (not self.in_place or bool(images.flags.c_contiguous))
 
     def arguments(self, c: Candidate, operands: Operands) -> Iterator[Operands]:
-        """Planes as rows if they are read in place; filters are copied to KCRS order if needed."""
+        """Planes as rows if pixels are one row; filters are copied to KCRS order if needed."""
         x, _, y, residual = operands
-        if self.in_place:
+        if self.one_row:
             x, y = as_row(c.problem, x), as_row(c.problem, y)
             residual = None if residual is None else as_row(c.problem, residual)
         yield operands._replace(x=x, y=y, residual=residual)
@@ -184,23 +182,16 @@ def refusal(problem: Problem, algorithm: str) -> str:
     return ""
 
 
-def unaligned_loads(arch: CpuArch) -> float:
-    """The cost of an unaligned vector load in aligned ones: shorter vectors cross the end of a
-    cache line less often, and pay one more load where they do (EPYC 7003, 256 bits, 2026-11).
-    """
-    return 4.0 if arch.vector_bits == 512 else 1 + arch.vector_bits / 512
-
-
 def tilings(
-    problem: Problem, arch: CpuArch, in_place: bool, near: Near | None = None
+    problem: Problem, arch: CpuArch, in_place: bool, one_row: bool, near: Near | None = None
 ) -> list[tuple[Estimate, Geometry]]:
     """Tilings with their estimates."""
-    found = geometries(problem, arch, in_place, near)
+    found = geometries(problem, arch, in_place, one_row, near)
     return priced(found, lambda g: estimate(problem, arch, g, in_place), problem, near)
 
 
 def geometries(
-    problem: Problem, arch: CpuArch, in_place: bool, near: Near | None = None
+    problem: Problem, arch: CpuArch, in_place: bool, one_row: bool, near: Near | None = None
 ) -> list[Geometry]:
     """Tilings of single images whose input fits in L2 with all channels."""
     _, p, q = problem.output
@@ -226,7 +217,7 @@ def geometries(
         whole = tiling(p, q, filters)
         rows = schedule.pixel_rows(whole)
         steps: Sequence[int] = sorted({1, 2, *(rows * tiles for tiles in ROW_TILES)})
-        if in_place:  # one row, whose tiles have whole vectors except the last
+        if one_row:  # its tiles have whole vectors except the last
             vectors = int(schedule.ceil_div(q, lanes))
             steps = sorted({*steps, 3 * rows})
             if near is not None:
@@ -261,30 +252,38 @@ def _sizes(
 
 def estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> Estimate:
     """Cycles of one core: sums, loads unless x is read in place, filters from beyond L2."""
+    costs = arch.costs
     lanes = arch.lanes(problem.itemsize)
     panels = schedule.panel_count(g)
-    multiply = panels * _sum_cycles(arch, g, lanes)
+    single, pages = schedule.is_single_tap(g), page_cycles(problem, arch) if in_place else 0.0
+    own = costs.planar_gemm
+    vector = own.aligned if single and not in_place else own.unaligned
+    multiply = panels * _sum_cycles(arch, g, lanes, vector, pages)
+    if g.tile_q < g.Q and not problem.channels_last:
+        multiply += g.tile_p * g.K * own.segment
     buffer = _sizes(problem, g, lanes, in_place).scratch(False).buffer
-    load = 0.0 if in_place else _load_cycles(problem, g, lanes, buffer)
-    load += _tail(g, lanes) * g.C * GATHER_CYCLES
+    load = 0.0 if in_place else _load_cycles(problem, arch, g, lanes, buffer)
+    load += _tail(g, lanes) * g.C * costs.planar_gemm.gather
     if problem.channels_last:
         vectors = g.tile_p * schedule.ceil_div(g.tile_q, lanes)
         blocks = panels * schedule.ceil_div(min(g.tile_k, g.K), lanes)
         if schedule.is_single_tap(g):
             vectors = schedule.ceil_div(g.tile_p * g.tile_q, lanes)
             blocks = schedule.ceil_div(g.K, lanes)
-            multiply += g.tile_p * g.tile_q * g.K * STAGED_CYCLES
-            load += g.tile_p * g.tile_q * g.C * STAGED_CYCLES
-        multiply += vectors * blocks * lanes**2 * TRANSPOSE_CYCLES
+            multiply += g.tile_p * g.tile_q * g.K * costs.planar_gemm.staged
+            load += g.tile_p * g.tile_q * g.C * costs.planar_gemm.staged
+        multiply += vectors * blocks * lanes**2 * costs.common.transpose
+    elif problem.N * math.prod(problem.output) * problem.K * problem.itemsize > FAR_BYTES:
+        multiply += g.tile_p * g.tile_q * g.K * problem.itemsize * own.far_store
     filter_bytes = g.K * g.C * schedule.taps(g) * problem.itemsize
     planes = g.C * g.tile_q * problem.itemsize if in_place else buffer
     if filter_bytes + planes > arch.l2_bytes:
-        far = stream_cycles(filter_bytes)
-        multiply = max(multiply, far) + FAR_SHARE * min(multiply, far)
+        far = stream_cycles(arch, filter_bytes)
+        multiply = max(multiply, far) + costs.common.far_share * min(multiply, far)
     threads = thread_count(problem, arch)
-    tile, chunk = divide(g, threads, problem.itemsize, multiply, load + ITEM_CYCLES)
+    tile, chunk = divide(arch, g, threads, problem.itemsize, multiply, load + costs.common.item)
     copy = 0 if reads_filters_in_place(problem) else g.groups * g.K * g.C * schedule.taps(g)
-    packing = threads * copy * FILTER_CYCLES
+    packing = threads * copy * costs.planar_gemm.filter
     return Estimate(schedule.tile_count(g) * g.groups * tile + packing, chunk, packing)
 
 
@@ -294,8 +293,20 @@ def _tail(g: Geometry, lanes: int) -> int:
     return tail if schedule.is_single_tap(g) and tail <= tail_pixels(lanes) else 0
 
 
-def _sum_cycles(arch: CpuArch, g: Geometry, lanes: int) -> float:
-    """Cycles of a load tile and panel: an FMA per element, filter and vector of pixels."""
+def page_cycles(problem: Problem, arch: CpuArch) -> float:
+    """Cycles by which reading an element of x in place is slower, because that of each channel is
+    on another page, and these are too many for the first level of address translation.
+    """
+    plane = math.prod(problem.size) * problem.itemsize
+    pages = problem.C // problem.groups * min(1.0, plane / PAGE_BYTES)
+    return min(1.0, plane / PAGE_BYTES) * arch.costs.planar_gemm.page * (pages > NEAR_PAGES)
+
+
+def _sum_cycles(arch: CpuArch, g: Geometry, lanes: int, vector: float, pages: float) -> float:
+    """Cycles of a load tile and panel: an FMA per element, filter and vector of pixels, which takes
+    the time of `vector` loads, and `pages` per element and register tile.
+    """
+    costs = arch.costs
     filters, rows = min(g.tile_k, g.K), schedule.pixel_rows(g)
     kept = arch.kept_lines(g.C * schedule.taps(g) * arch.vector_bits // (8 * lanes))
 
@@ -303,10 +314,14 @@ def _sum_cycles(arch: CpuArch, g: Geometry, lanes: int) -> float:
         """Cycles of `vectors` vectors, in register tiles of at most `rows`."""
         if vectors > rows:
             return vectors // rows * sums(rows) + sums(vectors % rows)
-        loads = filters + vectors * unaligned_loads(arch)
-        element = max(vectors * filters / FMAS_PER_CYCLE, loads / LOADS_PER_CYCLE, FMA_LATENCY)
-        element += max(0, filters - kept) * DISPLACED_CYCLES
-        cycles = g.C * schedule.taps(g) * element + SUMS_CYCLES * vectors * filters
+        loads = filters + vectors * vector
+        element = max(
+            vectors * filters / FMAS_PER_CYCLE,
+            loads / costs.common.loads_per_cycle,
+            costs.common.fma_latency,
+        )
+        element += max(0, filters - kept) * costs.common.displaced + pages
+        cycles = g.C * schedule.taps(g) * element + costs.planar_gemm.sums * vectors * filters
         return cycles if vectors else 0.0
 
     def flat_row(pixels: int) -> float:
@@ -315,23 +330,24 @@ def _sum_cycles(arch: CpuArch, g: Geometry, lanes: int) -> float:
         if tail > tail_pixels(lanes):
             return sums(vectors) + sums(1)
         few = tail_filters(g, lanes)
-        element = max((few + 1) * UNALIGNED_LOAD_CYCLES, FMA_LATENCY)
-        dots = schedule.ceil_div(g.C, lanes) * element + DOT_CYCLES
+        element = max((few + 1) * costs.common.unaligned_load, costs.common.fma_latency)
+        dots = schedule.ceil_div(g.C, lanes) * element + costs.planar_gemm.dot
         return sums(vectors) + tail * schedule.ceil_div(filters, few) * dots
 
     if not schedule.is_single_tap(g):
-        calls = CALL_CYCLES * schedule.ceil_div(g.tile_p, rows)
+        calls = costs.planar_gemm.call * schedule.ceil_div(g.tile_p, rows)
         return float(schedule.ceil_div(g.tile_q, lanes) * (sums(g.tile_p) + calls))
     whole, rest = divmod(g.P * g.Q, g.tile_p * g.tile_q)
     total = whole * flat_row(g.tile_p * g.tile_q) + flat_row(rest)
     return float(total / (whole + (rest > 0)))
 
 
-def _load_cycles(problem: Problem, g: Geometry, lanes: int, buffer: int) -> float:
+def _load_cycles(problem: Problem, arch: CpuArch, g: Geometry, lanes: int, buffer: int) -> float:
     """Cycles to load a tile: fixed cycles per row, and cycles per element."""
+    costs = arch.costs
     elements = buffer / problem.itemsize
     rows = schedule.image_rows(g) * g.phases_w
     if problem.channels_last:
         filled = schedule.ceil_div(g.C, lanes) * lanes / g.C
-        return rows * PIXEL_ROW_CYCLES + elements * filled * TRANSPOSE_CYCLES
-    return g.C * rows * PLANE_ROW_CYCLES + elements * COPY_CYCLES
+        return rows * costs.planar_gemm.pixel_row + elements * filled * costs.common.transpose
+    return g.C * rows * costs.common.plane_row + elements * costs.common.copy

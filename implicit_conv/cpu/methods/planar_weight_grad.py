@@ -20,7 +20,6 @@ from implicit_conv.cpu.candidates.phrases import count
 from implicit_conv.cpu.candidates.problem_views import ungrouped
 from implicit_conv.cpu.candidates.query import Refusal, Request, Serves
 from implicit_conv.cpu.candidates.tiling import (
-    ITEM_CYCLES,
     ITEMS_PER_THREAD,
     Estimate,
     balanced,
@@ -43,12 +42,6 @@ CHAIN_VECTORS = 256  # vectors of pixels of a load tile, which are added one by 
 LEAST_BYTES = 16  # bytes of a vector at least
 CHANNELS = 32  # channels of a work item at most: their sums stay in L1
 SPARE_REGISTERS = 7  # registers beside those of sums: dy, and columns of x that are shuffled
-# Costs, measured on one thread of a Zen 4 (AVX-512 and AVX2, 2026-11).
-LOAD_CYCLES = 1 / 32  # cycles per byte of x: loads are not aligned, and hide shuffles and FMAs
-VECTOR_CYCLES = 1.5  # fixed cycles per vector of dy and pass: to load it, and to end loops
-ROW_CYCLES = 8  # fixed cycles per output row and pass: vectors at both ends, which need masks
-CHANNEL_CYCLES = 30  # fixed cycles per channel, load tile and pass
-REDUCE_CYCLES = 4  # cycles to add the lanes of a vector, and to store the sum
 
 
 @dataclass(frozen=True)
@@ -92,6 +85,10 @@ class PlanarWeightGrad(GradientMethod):
     def accepts(self, c: Candidate, arrays: Arrays) -> bool:
         """Vectors of pixels are loaded in place."""
         return all(is_contiguous(array, 3) for array in (arrays.x, arrays.y))
+
+    def repriced(self, c: Candidate, arch: CpuArch) -> Estimate:
+        """The estimate of the candidate's tiling on a CPU."""
+        return estimate(c.view, arch, c.geometry)
 
     def layout(self, c: Candidate) -> PlanesLayout:
         """Sizes of scratch memory."""
@@ -182,19 +179,22 @@ def estimate(view: Problem, arch: CpuArch, g: Geometry) -> Estimate:
     They depend on no number of threads: other methods add in another order, and the order of a
     weight gradient is the same for all of them.
     """
+    costs = arch.costs
     lanes = plane_lanes(view, arch)
     vectors, taps = schedule.ceil_div(g.tile_q, lanes), schedule.taps(g)
     passes = pass_count(g, arch)
     _, columns = pass_taps(g, arch)
     loads = g.stride_w * schedule.filter_rows(g) * row_loads(g, columns)
-    vector = loads * lanes * view.itemsize * LOAD_CYCLES + passes * VECTOR_CYCLES
-    row = vectors * vector + passes * ROW_CYCLES
-    channel = g.tile_p * row + passes * CHANNEL_CYCLES
+    vector = (
+        loads * lanes * view.itemsize * costs.weight_grad.byte + passes * costs.weight_grad.vector
+    )
+    row = vectors * vector + passes * costs.weight_grad.row
+    channel = g.tile_p * row + passes * costs.weight_grad.channel
     threads = thread_count(view, arch)
     chunk = max(1, min(CHANNELS, g.K // (ITEMS_PER_THREAD[0] * threads)))
-    cycles = g.K * (schedule.tile_count(g) * channel + taps * REDUCE_CYCLES)
+    cycles = g.K * (schedule.tile_count(g) * channel + taps * costs.weight_grad.reduce)
     items = schedule.ceil_div(g.K, CHANNELS) * part_count(g)
-    return Estimate(cycles + items * ITEM_CYCLES, int(chunk))
+    return Estimate(cycles + items * costs.common.item, int(chunk))
 
 
 def row_loads(g: Geometry, columns: int) -> int:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from implicit_conv.cpu.candidates.candidate import Candidate, Words
 from implicit_conv.cpu.candidates.kernel_method import KernelMethod, best, ranked
@@ -21,8 +21,6 @@ from implicit_conv.cpu.candidates.phrases import count
 from implicit_conv.cpu.candidates.problem_views import STEPS, ungrouped
 from implicit_conv.cpu.candidates.query import Refusal, Request, Serves
 from implicit_conv.cpu.candidates.tiling import (
-    FMA_LATENCY,
-    ITEM_CYCLES,
     Estimate,
     Near,
     at_least,
@@ -48,18 +46,6 @@ TAPS = 64  # taps of a filter at most, which kernels unroll for each vector of a
 # Vectors of sums of a register tile at most, which share rows of x, with 32 registers and with 16.
 MANY_VECTORS, FEW_VECTORS = 7, 4
 TILE_ROWS = (16, 64, 1 << 20)  # output rows of a load tile: choices
-
-
-class Cost(NamedTuple):
-    """Cycles of a vector of sums, at the nominal clock."""
-
-    tap: float  # of each tap
-    vector: float  # fixed
-
-
-# Measured on an EPYC 9004 (Zen 4, AVX-512), one thread, 2026-11, on planes of 5 to 112 rows.
-SHORT, LONG, STRIDED = Cost(0.75, 3), Cost(1.0, 3), Cost(1.3, 8)  # the last one with stride 2
-TILE_CYCLES = 20  # fixed cycles per channel and load tile
 
 
 @imports
@@ -114,6 +100,10 @@ class ShiftedRows(KernelMethod):
         costs = planar_depthwise.tilings(c.view, c.arch)
         copied = planar_depthwise.PlanarDepthwise()
         yield best(copied, c.algorithm, c.problem, c.view, c.arch, costs, limit=limit)
+
+    def repriced(self, c: Candidate, arch: CpuArch) -> Estimate:
+        """The estimate of the candidate's tiling on a CPU."""
+        return estimate(c.view, arch, c.geometry)
 
     def layout(self, c: Candidate) -> ShiftedRowsLayout:
         """Sizes of scratch memory and packed filters."""
@@ -189,16 +179,21 @@ def geometries(problem: Problem, arch: CpuArch, near: Near | None = None) -> lis
 
 def estimate(problem: Problem, arch: CpuArch, g: Geometry) -> Estimate:
     """Cycles of one core: FMAs of all taps of each vector of sums, which hide most loads."""
+    costs = arch.costs
     lanes = arch.lanes(problem.itemsize)
     short = _layout().short_rows(g, lanes)
-    cost = SHORT if short else LONG if g.stride_w == 1 else STRIDED
+    planes = costs.planes
+    each = planes.strided_tap, planes.strided_vector
+    if short or g.stride_w == 1:
+        each = (planes.short_tap, planes.short_vector)
+        each = each if short else (planes.long_tap, planes.long_vector)
     rows = schedule.ceil_div(g.tile_p, 2 if short and short.pair else 1)
     vectors = rows * schedule.ceil_div(g.tile_q, lanes)
-    tap = max(cost.tap, FMA_LATENCY / g.tile_m)  # FMAs on few sums wait for one another
-    tile = vectors * (schedule.taps(g) * tap + cost.vector) + TILE_CYCLES
+    tap = max(each[0], costs.common.fma_latency / g.tile_m)  # FMAs on few sums wait for one another
+    tile = vectors * (schedule.taps(g) * tap + each[1]) + costs.planes.channel
     threads = thread_count(problem, arch)
     chunk = planar_depthwise.channel_chunk(g, threads)
     items = max(1, schedule.tile_count(g) * schedule.ceil_div(g.C, chunk))
     idle = schedule.ceil_div(items, threads) * threads / items
-    cycles = schedule.tile_count(g) * g.C * tile * idle + threads * ITEM_CYCLES
+    cycles = schedule.tile_count(g) * g.C * tile * idle + threads * costs.common.item
     return Estimate(cycles, chunk)

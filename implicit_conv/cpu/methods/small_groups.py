@@ -16,13 +16,12 @@ from implicit_conv.cpu.candidates.kernel_method import KernelMethod, ranked
 from implicit_conv.cpu.candidates.problem_views import ungrouped, widened
 from implicit_conv.cpu.candidates.query import Refusal, Request, Serves
 from implicit_conv.cpu.candidates.tiling import (
-    FMAS_PER_CYCLE,
-    PACK_CYCLES,
     Estimate,
     Near,
     priced,
 )
 from implicit_conv.cpu.machine.arch import CpuArch
+from implicit_conv.cpu.machine.costs import FMAS_PER_CYCLE
 from implicit_conv.cpu.methods.depthwise import (
     block_tilings,
     blocks_estimate,
@@ -39,10 +38,6 @@ from implicit_conv.problem.schedule import Load, depthwise_trace
 
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operator
-
-# Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11.
-GROUP_FMAS = 1.15  # slowdown of FMAs by the instructions between them
-SPREAD_CYCLES = 0.8  # cycles to load a vector and to repeat one channel of each of its groups
 
 
 @dataclass(frozen=True)
@@ -76,6 +71,10 @@ class SmallGroups(KernelMethod):
         found = geometries(view, arch, group, request.near)
         costs = priced(found, lambda g: estimate(view, arch, g, group[0]), view, request.near)
         yield from ranked(cls(), algorithm, problem, view, arch, costs, request)
+
+    def repriced(self, c: Candidate, arch: CpuArch) -> Estimate:
+        """The estimate of the candidate's tiling on a CPU."""
+        return estimate(c.view, arch, c.geometry, group_of(c.problem)[0])
 
     def layout(self, c: Candidate) -> DepthwiseLayout:
         """Sizes of scratch memory and packed filters."""
@@ -143,11 +142,14 @@ def geometries(
 
 def estimate(problem: Problem, arch: CpuArch, g: Geometry, group_channels: int) -> Estimate:
     """Cycles of one core: for each channel of a group, FMAs or the vectors that repeat it."""
+    costs = arch.costs
     taps = schedule.taps(g)
     by_row = g.phases_w == g.dilation_w == 1  # whether the taps of a filter row share these vectors
     shared = schedule.column_pixels(g, g.tile_m) + g.S - 1
     spread = schedule.filter_rows(g) * shared / g.tile_m if by_row else taps
-    pixel = group_channels * max(taps / FMAS_PER_CYCLE * GROUP_FMAS, spread * SPREAD_CYCLES)
-    sums = blocks_estimate(problem, arch, g, pixel, copy_cycles(problem, g))
-    packing = g.K * group_channels * taps * PACK_CYCLES[0]
+    pixel = group_channels * max(
+        taps / FMAS_PER_CYCLE * costs.depthwise.group_fmas, spread * costs.depthwise.spread
+    )
+    sums = blocks_estimate(problem, arch, g, pixel, copy_cycles(problem, arch, g))
+    packing = g.K * group_channels * taps * arch.costs.common.pack_filter
     return Estimate(sums.cycles + packing, sums.chunk, packing)

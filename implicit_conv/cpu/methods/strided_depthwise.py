@@ -21,16 +21,14 @@ from implicit_conv.cpu.candidates.phrases import count
 from implicit_conv.cpu.candidates.problem_views import spatial, ungrouped
 from implicit_conv.cpu.candidates.query import Formats, Refusal, Request, Serves
 from implicit_conv.cpu.candidates.tiling import (
-    FMAS_PER_CYCLE,
-    ITEM_CYCLES,
     ITEMS_PER_THREAD,
-    TRANSPOSE_CYCLES,
     Estimate,
     balanced,
     rounded_up,
     thread_count,
 )
 from implicit_conv.cpu.machine.arch import CpuArch
+from implicit_conv.cpu.machine.costs import FMAS_PER_CYCLE
 from implicit_conv.cpu.run.call import Arrays, is_contiguous
 from implicit_conv.cpu.run.packed import PackedOrder
 from implicit_conv.kernels import schedule
@@ -52,7 +50,6 @@ ROW_ELEMENTS = 2048  # output columns of a load tile of planes, about
 BLOCK = 512  # channels of a block, about
 MOST_SUMS = 16  # vectors of sums of a register tile, of 32 registers
 CHANNELS = 64  # channels of a work item over planes at most
-TILE_CYCLES = 6  # fixed cycles per register tile, row and vector: loop ends and clamp (EPYC 9004)
 
 
 @dataclass(frozen=True)
@@ -97,13 +94,17 @@ class StridedDepthwise(KernelMethod):
 
     def fallbacks(self, c: Candidate, limit: float = math.inf) -> Iterator[Candidate]:
         """One that copies what it reads."""
-        cycles = c.cycles + math.prod(c.problem.output_shape) * TRANSPOSE_CYCLES
+        cycles = c.cycles + math.prod(c.problem.output_shape) * c.arch.costs.common.transpose
         yield replace(c, method=replace(self, copies=True), cycles=cycles)
 
     def workspace_bytes(self, c: Candidate) -> int:
         """Bytes of scratch memory of all threads, and of the copy."""
         copied = math.prod(c.problem.output_shape) * c.problem.itemsize if self.copies else 0
         return super().workspace_bytes(c) + copied
+
+    def repriced(self, c: Candidate, arch: CpuArch) -> Estimate:
+        """The estimate of the candidate's tiling on a CPU."""
+        return estimate(c.view, arch, c.geometry, self.planar)
 
     def layout(self, c: Candidate) -> StridedDepthwiseLayout:
         """Sizes of scratch memory and packed filters."""
@@ -221,17 +222,18 @@ def register_sums(arch: CpuArch) -> int:
 
 def estimate(problem: Problem, arch: CpuArch, g: Geometry, planar: bool) -> Estimate:
     """Cycles of one core: an FMA per vector and tap, and fixed cycles per register tile."""
+    costs = arch.costs
     lanes = arch.lanes(problem.itemsize)
     tiles = schedule.ceil_div(g.tile_q, g.stride_w * g.tile_m) * g.tile_p
     phases = g.stride_d * g.stride_h * g.stride_w
     vectors = tiles * schedule.ceil_div(g.tile_k, lanes)
     sums = g.stride_w * (schedule.ceil_div(g.tile_m, lanes) if planar else g.tile_m)
     fmas = sums * max(1.0, schedule.taps(g) / phases) / FMAS_PER_CYCLE
-    panel = vectors * (fmas + TILE_CYCLES)
+    panel = vectors * (fmas + costs.planes.one_pass_tile)
     threads = thread_count(problem, arch)
     chunk = 1
     if planar:
         items = max(1, ITEMS_PER_THREAD[0] * threads // max(1, schedule.tile_count(g)))
         chunk = max(1, min(CHANNELS, int(schedule.ceil_div(g.C, items))))
-    cycles = schedule.tile_count(g) * schedule.panel_count(g) * panel + threads * ITEM_CYCLES
+    cycles = schedule.tile_count(g) * schedule.panel_count(g) * panel + threads * costs.common.item
     return Estimate(cycles, chunk)

@@ -36,11 +36,7 @@ from implicit_conv.problem.schedule import Load, check_load_count, trace
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operands, Operator
 
-# Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11; see candidates/tiling.py.
-PACK_ROW_CYCLES = (0.4, 0.2)  # PACK_CYCLES where the rows of a panel are contiguous
 FILLED_LANES = 0.9  # share of the vector lanes that the pixels of an image must fill
-SHARED_PANELS = 0.15  # slowdown if a thread reads panels that another thread packed
-LAUNCH_CYCLES = 16000  # fixed cycles per image: Python starts its launch
 
 
 @dataclass(frozen=True)
@@ -77,6 +73,11 @@ class TransposedGemm(Gemm):
         method = cls(channels=channels, multiplier=multiplier)
         threads = thread_count(view, arch)
         yield from ranked(method, "pointwise", problem, view, arch, costs, request, threads)
+
+    def repriced(self, c: Candidate, arch: CpuArch) -> Estimate:
+        """The estimate of the candidate's tiling on a CPU."""
+        machine = tiled(arch, self.multiplier)
+        return per_image(summed_view(c.problem, arch)[0], c.view, machine, c.geometry)
 
     def fallbacks(self, c: Candidate, limit: float = math.inf) -> Iterator[Candidate]:
         """None: every other method can read its plain filters."""
@@ -174,11 +175,13 @@ def transposed(problem: Problem) -> Problem:
 
 def per_image(problem: Problem, view: Problem, arch: CpuArch, g: Geometry) -> Estimate:
     """Cycles of one core for all images of `problem`; `view` is one of them."""
-    one = estimate(view, arch, g, in_place=True, pack=PACK_ROW_CYCLES)
+    costs = arch.costs
+    pack = costs.gemm.transposed_pack_filter, costs.gemm.transposed_pack_panel
+    one = estimate(view, arch, g, True, pack)
     cycles = one.cycles
     if thread_count(view, arch) > 1:
-        cycles *= 1 + SHARED_PANELS
-    return Estimate(problem.N * (cycles + LAUNCH_CYCLES), one.chunk)
+        cycles *= 1 + costs.threads.shared_panels
+    return Estimate(problem.N * (cycles + costs.gemm.transposed_image), one.chunk)
 
 
 def swap(load: Load, n: int) -> Load:

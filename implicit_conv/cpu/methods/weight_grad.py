@@ -24,16 +24,7 @@ from implicit_conv.cpu.candidates.problem_views import ungrouped, widened
 from implicit_conv.cpu.candidates.query import FLOATS, Refusal, Request, Serves
 from implicit_conv.cpu.candidates.tiling import (
     BUFFER_SHARE,
-    COPY_CYCLES,
     FAR_BYTES,
-    FAR_BYTES_PER_CYCLE,
-    FAR_SHARE,
-    FMA_LATENCY,
-    FMAS_PER_CYCLE,
-    ITEM_CYCLES,
-    LOADS_PER_CYCLE,
-    MEMORY_BYTES_PER_CYCLE,
-    TRANSPOSE_CYCLES,
     Estimate,
     Near,
     balanced,
@@ -42,6 +33,7 @@ from implicit_conv.cpu.candidates.tiling import (
     thread_count,
 )
 from implicit_conv.cpu.machine.arch import CpuArch
+from implicit_conv.cpu.machine.costs import FMAS_PER_CYCLE
 from implicit_conv.cpu.run.call import Arrays, is_contiguous
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.runtime.layout import buffer_bytes
@@ -64,14 +56,6 @@ if TYPE_CHECKING:
 # Pixels of a load tile, which are added one by one, at most. With 128 instead, 1x1 layers of 512
 # channels or more and 14 x 14 outputs took 7 to 14 % longer (Intel Xeon, AVX-512, 2026-11).
 CHAIN_PIXELS = 256
-REGISTER_TILE_CYCLES = 80  # fixed cycles per register tile and load tile
-# Depthwise filters over planes: cycles per element that is transposed, beyond TRANSPOSE_CYCLES, and
-# fixed cycles per row of a panel. A row is loaded for few products, and is often short (Zen 4,
-# AVX-512 and AVX2, one thread).
-PLANE_ELEMENT_CYCLES = 0.35
-PLANE_PANEL_ROW_CYCLES = 250
-EXPAND_CYCLES = 1  # cycles per element of x that is repeated for the filters of its group
-SUM_CYCLES = 2  # cycles to add a vector to the sums in memory
 
 
 @dataclass(frozen=True)
@@ -140,6 +124,10 @@ class WeightGrad(GradientMethod):
             for lo, count, step in zip(problem.pad_lo, problem.output, problem.stride, strict=True)
         )
         return dy, x[(slice(None), *pixels)]
+
+    def repriced(self, c: Candidate, arch: CpuArch) -> Estimate:
+        """The estimate of the candidate's tiling on a CPU."""
+        return estimate(c.view, arch, c.geometry, c.chunk, self)
 
     def layout(self, c: Candidate) -> WeightGradLayout:
         """Sizes of scratch memory."""
@@ -222,6 +210,10 @@ class WeightGradLanes(WeightGrad):
         """Reading in place needs contiguous channels."""
         return not self.in_place or all(is_contiguous(a, -1) for a in (arrays.x, arrays.y))
 
+    def repriced(self, c: Candidate, arch: CpuArch) -> Estimate:
+        """The estimate of the candidate's tiling on a CPU."""
+        return lanes_tiling(c.problem, c.view, arch, self.in_place)[0]
+
     def layout(self, c: Candidate) -> LanesLayout:
         """Sizes of scratch memory."""
         return lanes_layout(c.problem, c.geometry, c.itemsize, c.lanes, self.in_place)
@@ -271,6 +263,7 @@ def lanes_tiling(
     problem: Problem, view: Problem, arch: CpuArch, in_place: bool
 ) -> tuple[Estimate, Geometry]:
     """The only tiling of `view`, which has one group, and its estimate."""
+    costs = arch.costs
     lanes = arch.lanes(view.itemsize)
     channels, filters = problem.C // problem.groups, problem.K // problem.groups
     width = lanes * (window_vectors(problem, arch) if in_place else 2)
@@ -284,19 +277,19 @@ def lanes_tiling(
     layout = lanes_layout(problem, g, view.itemsize, lanes, in_place)
     pixels = g.tile_n * g.tile_p * g.tile_q
     vectors = int(schedule.ceil_div(min(g.K, width), lanes))
-    cost = COPY_CYCLES if problem.channels_last else TRANSPOSE_CYCLES
+    cost = costs.common.copy if problem.channels_last else costs.common.transpose
     elements = buffer_bytes(g, view.itemsize) / view.itemsize
     rows = schedule.filter_rows(g)
-    multiply = pixels * vectors * rows * (g.S + 1) / LOADS_PER_CYCLE
-    multiply += rows * schedule.ceil_div(g.S, LANE_TAPS) * REGISTER_TILE_CYCLES
+    multiply = pixels * vectors * rows * (g.S + 1) / costs.common.loads_per_cycle
+    multiply += rows * schedule.ceil_div(g.S, LANE_TAPS) * costs.weight_grad.tile
     if (channels, filters) != (1, 1):
-        multiply += elements / max(1, g.tile_c) * g.tile_k * EXPAND_CYCLES
-    item = multiply * channels + ITEM_CYCLES
+        multiply += elements / max(1, g.tile_c) * g.tile_k * costs.weight_grad.expand
+    item = multiply * channels + costs.common.item
     over_planes = (channels, filters) == (1, 1) and not problem.channels_last
     if not in_place:
         if over_planes:
-            cost += PLANE_ELEMENT_CYCLES
-            item += (schedule.tile_rows(g) + g.tile_n * g.tile_p) * PLANE_PANEL_ROW_CYCLES
+            cost += costs.weight_grad.plane_element
+            item += (schedule.tile_rows(g) + g.tile_n * g.tile_p) * costs.weight_grad.panel_row
         item += elements * cost + pixels * g.tile_k * cost
     items = max(1, schedule.panel_count(g) * layout.parts)
     idle = 1.0
@@ -414,6 +407,7 @@ def estimate(
     problem: Problem, arch: CpuArch, g: Geometry, chunk: int, method: WeightGrad
 ) -> Estimate:
     """Cycles of one core for the whole problem: register tiles, loads, sums, idle threads."""
+    costs = arch.costs
     lanes = arch.lanes(problem.itemsize)
     layout = WeightGradLayout(
         g,
@@ -432,30 +426,32 @@ def estimate(
     multiply = 0.0
     for height, number in schedule.cuts(max(1, rows), tile_height(g, vectors)):
         pixel = max(
-            height * vectors / FMAS_PER_CYCLE, (height + vectors) / LOADS_PER_CYCLE, FMA_LATENCY
+            height * vectors / FMAS_PER_CYCLE,
+            (height + vectors) / costs.common.loads_per_cycle,
+            costs.common.fma_latency,
         )
-        fixed = REGISTER_TILE_CYCLES + height * vectors * SUM_CYCLES
+        fixed = costs.weight_grad.tile + height * vectors * costs.weight_grad.sums
         multiply += number * (pixels * pixel + fixed)
     multiply *= taps * schedule.panel_count(g)
     blocks = schedule.block_count(g)
     chunks = schedule.ceil_div(max(1, schedule.panel_count(g)), chunk)
-    cost = COPY_CYCLES if problem.channels_last else TRANSPOSE_CYCLES
+    cost = costs.common.copy if problem.channels_last else costs.common.transpose
     load = 0.0
     if not method.in_place:
         load += buffer_bytes(g, problem.itemsize) / problem.itemsize * cost * chunks
     load += pixels * schedule.panel_count(g) * g.tile_k * cost
     size = buffer_bytes(g, problem.itemsize) + chunk * layout.panel_bytes
     if size > 2 * arch.l2_bytes:
-        load += multiply * FAR_SHARE
+        load += multiply * costs.common.far_share
     if problem.bytes > FAR_BYTES:
         load += (buffer_bytes(g, problem.itemsize) * chunks + pixels * g.K * problem.itemsize) / (
-            MEMORY_BYTES_PER_CYCLE
+            costs.common.memory_bytes
         )
     sums = 0.0
     if layout.item_sums > arch.l2_bytes * BUFFER_SHARE:
-        sums = FAR_SHARE * 2 * layout.item_sums * chunks / FAR_BYTES_PER_CYCLE
+        sums = costs.common.far_share * 2 * layout.item_sums * chunks / costs.common.far_bytes
     items = max(1, layout.parts * layout.items)
     threads = thread_count(problem, arch)
     idle = schedule.ceil_div(items, threads) * threads / items
-    cycles = g.groups * blocks * tiles * (multiply + load + sums) + items * ITEM_CYCLES
+    cycles = g.groups * blocks * tiles * (multiply + load + sums) + items * costs.common.item
     return Estimate(cycles * idle, chunk)

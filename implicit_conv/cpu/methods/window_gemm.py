@@ -25,7 +25,7 @@ from implicit_conv.cpu.candidates.kernel_method import operator, ranked
 from implicit_conv.cpu.candidates.phrases import buffered_rows, count
 from implicit_conv.cpu.candidates.query import Formats, Refusal, Request, Serves
 from implicit_conv.cpu.machine.arch import CpuArch
-from implicit_conv.cpu.methods.gemm import Gemm, words_view
+from implicit_conv.cpu.methods.gemm import PAIR, Gemm, words_view
 from implicit_conv.cpu.methods.gemm_tilings import channel_block, is_gapless, tilings
 from implicit_conv.cpu.run.call import Arrays, bits
 from implicit_conv.cpu.run.packed import PackedFilter, PackedOrder
@@ -40,8 +40,6 @@ from implicit_conv.problem.schedule import Load
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operands, Operator
     from implicit_conv.kernels.geometry import Epilogue
-
-PAIR = 2  # channels that a dot product of bfloat16 multiplies at once
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ class WindowGemm(Gemm):
             yield Refusal(cls.name, reason)
             return
         view = windows_view(problem)
-        costs = tilings(view, arch, in_place=False, near=request.near)
+        costs = tilings(view, arch, in_place=False, near=request.near, channels=PAIR)
         yield from ranked(cls(), "implicit_gemm", problem, view, arch, costs, request)
 
     def fallbacks(self, c: Candidate, limit: float = math.inf) -> Iterator[Candidate]:

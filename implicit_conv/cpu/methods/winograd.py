@@ -30,16 +30,7 @@ from implicit_conv.cpu.candidates.phrases import (
 from implicit_conv.cpu.candidates.problem_views import widened
 from implicit_conv.cpu.candidates.query import FLOATS, Refusal, Request, Serves
 from implicit_conv.cpu.candidates.tiling import (
-    COPY_CYCLES,
     FAR_BYTES,
-    FAR_BYTES_PER_CYCLE,
-    FAR_SHARE,
-    FMA_LATENCY,
-    FMAS_PER_CYCLE,
-    ITEM_CYCLES,
-    LOADS_PER_CYCLE,
-    PACK_CYCLES,
-    TRANSPOSE_CYCLES,
     Estimate,
     Near,
     balanced,
@@ -54,6 +45,7 @@ from implicit_conv.cpu.candidates.tiling import (
     tiles,
 )
 from implicit_conv.cpu.machine.arch import CpuArch
+from implicit_conv.cpu.machine.costs import FMAS_PER_CYCLE
 from implicit_conv.cpu.run.packed import PackedOrder
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.winograd.layout import WinogradLayout
@@ -64,25 +56,10 @@ from implicit_conv.problem.schedule import Load, geometry, trace
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operator
 
-# Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11.
 SCRATCH_BYTES = 4 << 20  # bytes of scratch memory per thread at most; other methods need < 2 MiB
 ELEMENTS = 2048  # filter planes x channels at most: a transformed panel of more is not in L2
 PLANES = (1, 4)  # output planes of a load tile whose filters have several planes: choices
 TILES = (14, 28, 42, 56)  # m x m tiles of a load tile of several images: choices
-SUMS_CYCLES = 60  # fixed cycles per register tile: to initialise and store its sums
-PLANE_CYCLES = 25  # fixed cycles per register tile for each filter plane but one (EPYC 9004, Zen 4)
-TILE_CYCLES = 10  # fixed cycles per m x m tile: to locate and to transform it
-TILE_ROW_CYCLES = 40  # fixed cycles per row of m x m tiles
-# Fixed cycles to load or store a part of an image row in NCHW, whose first and last cache lines are
-# those of other parts too: 6 were seen for 56 x 56 pixels, and 20 for 390 x 390, beyond the caches.
-SEGMENT_CYCLES = 16
-STAGED_CYCLES = 0.3  # cycles per element of y that is copied from the staging tile
-FAR_TRANSFORM = 2.5  # slowdown of transforms whose data does not fit in L2
-TRANSFORM_FILTER_CYCLES = 0.12  # cycles per element of a transformed filter
-TRANSFORM_CYCLES = {2: 2.0, 4: 5.0, 6: 4.5}  # by m: cycles per vector of a tile, input or output
-LINE_SHARE = (
-    0.5  # share of these cycles of tiles with one row or column (EPYC 9004, Zen 4, 2026-11)
-)
 
 SMALL_FILTERS = tuple(itertools.product((1, 2, 3), repeat=2))[1:]  # (R, S) that F2 transforms
 
@@ -216,6 +193,7 @@ class Winograd(KernelMethod):
 
     def estimate(self, problem: Problem, arch: CpuArch, g: Geometry) -> Estimate:
         """Cycles of one core: transforms, products, loads, and panels from beyond L2."""
+        costs, own = arch.costs, arch.costs.winograd
         lanes, m = arch.lanes(problem.itemsize), self.m
         xis, sizes = schedule.box_products(g, m), self._sizes(g, problem.itemsize, lanes)
         rows, outputs = schedule.box_extent(g.R, m), schedule.box_outputs(g, m)
@@ -227,39 +205,52 @@ class Winograd(KernelMethod):
         heights = schedule.ceil_div(together * in_plane, g.tile_m)
         pixels, elements = together * in_plane / heights, g.C * g.T * met_planes(g)
         pairs, single = divmod(filters, 2)  # of vectors of filters
-        multiply = pairs * element_cycles(pixels, 2) + single * element_cycles(pixels, 1)
+        multiply = pairs * element_cycles(arch, pixels, 2) + single * element_cycles(
+            arch, pixels, 1
+        )
         panels = schedule.panel_count(g)
-        multiply = multiply * elements + SUMS_CYCLES * filters / 2
-        multiply += (g.T - 1) * PLANE_CYCLES * panels
+        multiply = multiply * elements + own.sums * filters / 2
+        multiply += (g.T - 1) * own.plane * panels
         multiply *= g.tile_n / together * heights * xis
         panel_bytes, scratch = sizes.group_bytes, sizes.scratch(packs=False)
         near = panel_bytes + scratch.total <= arch.l2_bytes
         # A single tile reads each panel when it is packed; without filters there is none.
         parts = max(1, panels) if tile_count == 1 else 1
-        far = 0.0 if near else parts * stream_cycles(panel_bytes / parts)
-        vector = TRANSFORM_CYCLES[m] * (LINE_SHARE if 1 in (g.R, g.S) else 1)
+        far = 0.0 if near else parts * stream_cycles(arch, panel_bytes / parts)
+        vector = {2: own.transform2, 4: own.transform4, 6: own.transform6}[m] * (
+            own.line if 1 in (g.R, g.S) else 1
+        )
         if scratch.total > arch.l2_bytes:  # every panel reads the transformed input again
-            far += scratch.boxes * panels / FAR_BYTES_PER_CYCLE
-            vector *= FAR_TRANSFORM
-        each = in_plane * TILE_CYCLES + g.tile_p / rows * TILE_ROW_CYCLES  # of a plane
+            far += scratch.boxes * panels / costs.common.far_bytes
+            vector *= own.far_transform
+        each = in_plane * own.tile + g.tile_p / rows * own.tile_row  # of a plane
         transform_in = planes * (in_plane * xis * channels * vector + each)
         transform_out = boxes * xis * filters * vector + g.tile_n * each * panels
         if not problem.channels_last:
-            transform_out += boxes * outputs * g.K * STAGED_CYCLES
-        cost = COPY_CYCLES if problem.channels_last else TRANSPOSE_CYCLES
+            transform_out += boxes * outputs * g.K * own.staged
+        cost = costs.common.copy if problem.channels_last else costs.common.transpose
         load = scratch.buffer / problem.itemsize * cost
         if not problem.channels_last and g.tile_q < g.Q:
-            load += planes * (g.tile_p * g.stride_h + g.R - g.stride_h) * g.C * SEGMENT_CYCLES
-            transform_out += g.tile_n * g.tile_p * g.K * SEGMENT_CYCLES
-        stream = max(multiply, far) + FAR_SHARE * far + transform_out + store_cycles(problem, g)
+            load += planes * (g.tile_p * g.stride_h + g.R - g.stride_h) * g.C * own.segment
+            transform_out += g.tile_n * g.tile_p * g.K * own.segment
+        stream = (
+            max(multiply, far)
+            + costs.common.far_share * far
+            + transform_out
+            + store_cycles(problem, arch, g)
+        )
         threads = thread_count(problem, arch)
-        again = load + transform_in + ITEM_CYCLES
-        tile, chunk = divide(g, threads, problem.itemsize, stream, again)
-        pack = (g.R * g.S * PACK_CYCLES[0] + xis * TRANSFORM_FILTER_CYCLES) * g.T * g.C * g.K
+        again = load + transform_in + costs.common.item
+        tile, chunk = divide(arch, g, threads, problem.itemsize, stream, again)
+        pack = (g.R * g.S * costs.common.pack_filter + xis * own.filter) * g.T * g.C * g.K
         if tile_count > 1 and panel_bytes > FAR_BYTES:
             # The whole packed filter is written and read again.
-            pack += stream_cycles(panel_bytes)
+            pack += stream_cycles(arch, panel_bytes)
         return Estimate(tile_count * tile + pack, chunk, pack)
+
+    def repriced(self, c: Candidate, arch: CpuArch) -> Estimate:
+        """The estimate of the candidate's tiling on a CPU."""
+        return self.estimate(c.view, arch, c.geometry)
 
     def layout(self, c: Candidate) -> WinogradLayout:
         """Sizes of scratch memory and transformed filters."""
@@ -312,10 +303,11 @@ class Winograd(KernelMethod):
         }
 
 
-def element_cycles(pixels: float, vectors: int) -> float:
+def element_cycles(arch: CpuArch, pixels: float, vectors: int) -> float:
     """Cycles to add one element to the sums of a register tile of so many vectors of filters."""
-    fmas = max(vectors * pixels / FMAS_PER_CYCLE, FMA_LATENCY)
-    return max(fmas, (pixels + vectors) / LOADS_PER_CYCLE)
+    costs = arch.costs
+    fmas = max(vectors * pixels / FMAS_PER_CYCLE, costs.common.fma_latency)
+    return float(max(fmas, (pixels + vectors) / costs.common.loads_per_cycle))
 
 
 @dataclass(frozen=True)

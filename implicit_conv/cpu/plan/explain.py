@@ -58,6 +58,7 @@ def _chosen(problem: str, choice: Choice, formats: Formats, clock: Clock) -> Ite
         **c.method.describe(c),
         "memory": _memory(choice, request),
         "estimate": _estimate(c, clock),
+        "costs": f"those of {c.arch.costs.name}, {c.arch.costs.made}",
         **({"packed": _packed(packed, clock)} if packed is not c else {}),
         **({"tuned": choice.tuned} if choice.tuned else {}),
         **({"near": NEAR.format(choice.near)} if choice.near else {}),

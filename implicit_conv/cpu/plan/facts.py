@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, cast
 
 from implicit_conv.cpu.candidates.candidate import Candidate, Choice
 from implicit_conv.cpu.machine.arch import CpuArch
-from implicit_conv.cpu.machine.peak import FLOPS, clock
+from implicit_conv.cpu.machine.peak import FLOPS, clock, tile_rate
 
 Facts = dict[str, Any]
 
@@ -32,6 +32,10 @@ class Clock(NamedTuple):
     def peak(self, c: Candidate) -> float:
         """Operations a second of a direct sum at most, on one core, for the dtypes of `c`."""
         most = c.most_work
+        if getattr(most.method, "multiplier", "") == "amx":
+            rate = tile_rate()
+            if rate is not None:
+                return rate
         return FLOPS * most.lanes * most.method.channels * self.hertz
 
 

@@ -5,10 +5,19 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from implicit_conv.kernels.cpu.ceilings.operator import CHAINS, STEPS
-from implicit_conv.kernels.cpu.emit import memory
+from implicit_conv.kernels.cpu.ceilings.operator import CHAINS, STEPS, TILE_SUMS
+from implicit_conv.kernels.cpu.emit import internals, memory
 from implicit_conv.kernels.cpu.emit.internals import ir
-from implicit_conv.kernels.cpu.emit.vector import BYTES, Emitter
+from implicit_conv.kernels.cpu.emit.vector import BYTES, I8, Emitter, i64
+from implicit_conv.kernels.cpu.gemm.compiled.amx import (
+    A_TILE,
+    B_TILE,
+    CONFIG_BYTES,
+    ROWS,
+    TILES,
+    Tiles,
+    config_of,
+)
 from implicit_conv.kernels.cpu.runtime.compiled.entry import fields, next_item
 from implicit_conv.kernels.cpu.runtime.compiled.part import declare
 from implicit_conv.kernels.cpu.runtime.compiled.source import Source, emitted, entry
@@ -18,16 +27,16 @@ def emit_fmas(
     lanes: int,
     itemsize: int,
     fma: bool,
-    pairs: bool,
+    multiplier: str,
     builder: ir.IRBuilder,
     at: dict[str, ir.Value],
 ) -> None:
     """Emit `turns` x STEPS x CHAINS FMAs on the vectors at `values`, which are written back.
 
-    With `pairs` they are dot products of pairs of bfloat16.
+    With the `multiplier` "pairs" they are dot products of pairs of bfloat16.
     """
     e = Emitter(builder, lanes, itemsize, fma)
-    multiply_add = e.dot_pairs if pairs else e.multiply_add
+    multiply_add = e.dot_pairs if multiplier == "pairs" else e.multiply_add
     base = builder.inttoptr(at["values"], BYTES)
     places = [e.at(base, 64 * i) for i in range(CHAINS + 2)]
     *sums, factor, addend = (e.load(place) for place in places)
@@ -40,6 +49,26 @@ def emit_fmas(
     sums = e.loop(at["turns"], 1, sums, turn)
     for value, place in zip(sums, places, strict=False):
         e.store(value, place)
+
+
+def emit_tiles(builder: ir.IRBuilder, at: dict[str, ir.Value]) -> None:
+    """Emit `turns` x STEPS x TILE_SUMS products of AMX tiles, whose rows are those at `values`."""
+    e, tiles = Emitter(builder, ROWS, 4, True), Tiles(builder)
+    content = ir.Constant(ir.ArrayType(I8, CONFIG_BYTES), config_of([(0, 0, ROWS)] * 2))
+    config = internals.global_constant(builder, "tile_config", content)
+    tiles.ldtilecfg(builder.bitcast(config, BYTES))
+    row = builder.inttoptr(at["values"], BYTES)
+    for tile in range(TILES):
+        tiles.tileloadd(tile, row, i64(0))
+
+    def turn(_: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
+        for _ in range(STEPS):
+            for sums in range(TILE_SUMS):
+                tiles.tdpbf16ps(sums, A_TILE + sums // 2, B_TILE + sums % 2)
+        return carried
+
+    e.loop(at["turns"], 1, [], turn)
+    tiles.tilerelease()
 
 
 run_fmas = declare(0, "run_fmas", "values turns")
@@ -65,9 +94,11 @@ def copy_share(blob: Any, thread: int) -> None:
         item = next_item(blob, thread)
 
 
-def make_run_fmas(lanes: int, itemsize: int, fma: bool, pairs: bool) -> Source:
+def make_run_fmas(lanes: int, itemsize: int, fma: bool, multiplier: str) -> Source:
     """The part of `fmas`."""
-    return emitted(run_fmas, functools.partial(emit_fmas, lanes, itemsize, fma, pairs))
+    if multiplier == "amx":
+        return emitted(run_fmas, emit_tiles)
+    return emitted(run_fmas, functools.partial(emit_fmas, lanes, itemsize, fma, multiplier))
 
 
 def make_fmas() -> Source:

@@ -19,17 +19,23 @@ CHAINS = 12  # independent sums: 4 cycles of latency x 2 FMAs a cycle need 8; 16
 STEPS = 8  # FMAs of each chain in one iteration of the loop
 TURNS = 1 << 15  # iterations of the loop: 0.3 ms, so that the cost of a launch is negligible
 ITEMS = 8  # work items of a thread
+TILE_SUMS = 4  # AMX tiles of sums, each of 16 pixels x 16 filters
+TILE_FLOPS = 2 * 16 * 16 * 32  # of a product of tiles of bfloat16
 LINES = 64 * (CHAINS + 2)  # bytes of a thread's memory: the sums, a factor and an addend
 
 
 class Fmas:
-    """A callable that executes `flops` floating-point operations on registers, and nothing else."""
+    """A callable that executes `flops` floating-point operations on registers, and nothing else.
+
+    They are FMAs, or of bfloat16 by the `multiplier` "pairs" or "amx"; see `arch.BFLOAT16`.
+    """
 
     def __init__(
-        self, lanes: int, itemsize: int, fma: bool, threads: int, pairs: bool = False
+        self, lanes: int, itemsize: int, fma: bool, threads: int, multiplier: str = ""
     ) -> None:
+        turns = TURNS // 8 if multiplier == "amx" else TURNS  # a product of tiles takes 16 cycles
         self._entry = code(".ceilings.compiled:make_fmas").address()
-        part = code(".ceilings.compiled:make_run_fmas", lanes, itemsize, fma, pairs).address()
+        part = code(".ceilings.compiled:make_run_fmas", lanes, itemsize, fma, multiplier).address()
         self._kernels = np.array([part], np.int64)
         self._threads = threads
         self._values = aligned_bytes(LINES * threads)
@@ -38,11 +44,14 @@ class Fmas:
             kernels=self._kernels.ctypes.data,
             scratch=Scratch(self._values.ctypes.data, LINES),
             items=ITEMS * threads,
-            chunk=TURNS // ITEMS,
+            chunk=turns // ITEMS,
             thread_counts=active_threads.ADDRESS,
         )
         self._blob = blob_of(call, NO_GEOMETRY)
-        self.flops = 2 * lanes * CHAINS * STEPS * TURNS * threads * (2 if pairs else 1)
+        self.flops = 2 * lanes * CHAINS * STEPS * turns * threads
+        if multiplier:
+            each = TILE_SUMS * TILE_FLOPS if multiplier == "amx" else 4 * lanes * CHAINS
+            self.flops = each * STEPS * turns * threads
 
     def __call__(self) -> None:
         self._blob[0] = 0  # the counter of items

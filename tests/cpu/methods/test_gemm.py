@@ -13,6 +13,7 @@ import implicit_conv as ic
 from implicit_conv.cpu.candidates.problem_views import spatial
 from implicit_conv.cpu.candidates.query import Query, Request
 from implicit_conv.cpu.machine.arch import CpuArch, cpu_arch
+from implicit_conv.cpu.machine.costs.epyc import EPYC
 from implicit_conv.cpu.methods.gemm import Gemm
 from implicit_conv.cpu.plan.planner import plan
 from implicit_conv.kernels.cpu.gemm.operator import Gemm as Operator
@@ -27,6 +28,23 @@ ARCHS = {  # by bytes and ways of L1
     "64 KiB, 4 ways": CpuArch(128, True, 64 << 10, 1 << 20, 1, 12, l1_ways=4),
     "AVX2": CpuArch(256, True, 32 << 10, 512 << 10, 1, 6),
 }
+
+
+SLOW_PAIRS = replace(EPYC, name="slow pairs", gemm=EPYC.gemm._replace(pairs=4.0))
+
+
+@pytest.mark.parametrize("way", ["pairs", "amx"])
+@pytest.mark.parametrize("channels", [3, 6, 64])
+def test_bfloat16_is_widened_where_dot_products_of_pairs_are_slow(channels, way):
+    """Where AMX multiplies, and they do not fill its tiles."""
+    case = Case(C=channels, K=32, size=(30, 30), layout="NHWC", dtype="bfloat16")
+    fast = replace(ARCHS["48 KiB, 12 ways"], bfloat16=way)
+    slow = replace(fast, costs=SLOW_PAIRS)
+    found = []
+    for arch in (fast, slow):
+        candidates = plan_of(case, arch, algorithm="implicit_gemm").candidates
+        found.append({c.method.channels for c in candidates if type(c.method) is Gemm})
+    assert found == [{2}, {1 if way == "amx" and channels < 64 else 2}]
 
 
 def misses(arch: CpuArch, rows: int, pitch: int) -> int:

@@ -1,6 +1,6 @@
 """fprop whose vector lanes are pixels of an output row: nothing is packed."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -9,10 +9,13 @@ from hypothesis import strategies as st
 from sampling import examples
 
 from implicit_conv import plan_conv2d
+from implicit_conv.cpu.candidates.problem_views import spatial
+from implicit_conv.cpu.candidates.query import Request
 from implicit_conv.cpu.engines.executed_loads import executed_loads
 from implicit_conv.cpu.machine.arch import cpu_arch
+from implicit_conv.cpu.machine.costs.epyc import EPYC
 from implicit_conv.cpu.methods.planar_gemm import PlanarGemm
-from implicit_conv.testing import Case, plan_of
+from implicit_conv.testing import Case, changed, plan_of
 
 
 @pytest.fixture(autouse=True)
@@ -97,6 +100,31 @@ def test_integers_are_exact(case, added, l2_bytes, seed):
         out = np.empty(wide, case.dtype)[tuple(map(slice, expected.shape))]
     y = plan(x, plan.pack(w) if "packed" in added else w, **operands, out=out)
     np.testing.assert_array_equal(y, expected)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("size", [(20, 28), (9, 11), (67, 65)])
+def test_planes_on_many_pages_are_copied_as_one_row(size, packed):
+    """On a CPU where reading each channel from a page of its own costs time."""
+    costs = replace(EPYC, name="pages", planar_gemm=EPYC.planar_gemm._replace(page=1e6, segment=9))
+    case = Case(N=2, C=140, K=40, groups=2, size=size, kernel=(1, 1))
+    plane = size[0] * size[1] * 4
+    many = case.C * min(1, plane / 4096) > 64
+    arch = replace(cpu_arch(2), costs=costs)
+    placed, copied = PlanarGemm.candidates(spatial(case.problem), arch, Request())
+    assert (placed.method.in_place, copied.method.in_place) == (True, False)
+    estimates = [c.method.repriced(c, arch).cycles for c in (copied, placed)]
+    assert (estimates[0] < estimates[1]) == many
+    plan = plan_of(case, arch)
+    plan = changed(plan, **{f.name: getattr(copied, f.name) for f in fields(copied)})
+    assert (plan.engine.best.geometry.P, in_place(plan)) == (1, False)
+    x, w = case.arrange(*case.inputs(0, integers=True))
+    assert executed_loads(plan.engine, x, w) == sorted(plan.trace())
+    expected = case.reference(x, w)
+    for seed in range(3):
+        x, w = case.arrange(*case.inputs(seed, integers=True))
+        expected = case.reference(x, w)
+        np.testing.assert_array_equal(plan(x, plan.pack(w) if packed else w), expected)
 
 
 @pytest.mark.parametrize("stride", [1, 2])
