@@ -20,7 +20,7 @@ from implicit_conv.cpu.candidates.candidate import Candidate
 from implicit_conv.cpu.candidates.kernel_method import KernelMethod
 from implicit_conv.cpu.machine.costs import GROUPS, Costs
 
-SHARPNESS = 40.0  # of the soft minimum: candidates that differ by 2 % count almost alike
+SHARPNESS = 60.0  # of the soft minimum: candidates that differ by 1 % count almost alike
 RESIDUAL = 0.3  # what the square of a logarithm of a ratio costs, in logarithms of regret
 PRIOR = 0.1  # the same of a number and what it was
 STEP = 0.05  # by which a number is changed, as a logarithm, to differentiate
