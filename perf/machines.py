@@ -23,6 +23,8 @@ def machine_of(record: Record) -> str:
     machine = record["machine"]
     if machine["gpu"]:
         return str(machine["gpu"])
+    if machine["cpu"].startswith("Intel") and "Xeon" in machine["cpu"]:
+        return f"Intel Xeon{' with AMX' * ('amx-tile' in machine['flags'])}"
     narrow = "avx512f" in machine["flags"] and machine["vector_bits"] == 256
     return f"{generation_of(record) or machine['cpu']}{', AVX2' if narrow else ''}"
 
