@@ -80,8 +80,9 @@ def test_the_table_shows_the_least_favourable_record_of_what_the_chart_leaves_ou
 def test_machines_are_named_by_what_the_record_says():
     names = {cpu: machines.machine_of(made(cpu=cpu)) for cpu in (ZEN4, ZEN5, "AMD EPYC")}
     assert names == {ZEN4: "Zen 4", ZEN5: "Zen 5", "AMD EPYC": "AMD EPYC"}
-    other = "Intel Xeon (family 25, model 17)"
+    other = "A CPU (family 25, model 17)"
     assert machines.machine_of(made(cpu=other)) == other
+    assert machines.machine_of(made(cpu="Intel(R) Xeon(R) Processor (family 6)")) == "Intel Xeon"
     assert machines.machine_of(made(bits=256)) == "Zen 5, AVX2"
 
 
