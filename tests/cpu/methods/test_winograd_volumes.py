@@ -12,7 +12,7 @@ from implicit_conv import PlanError, conv3d, conv3d_input_grad, plan_conv3d, pla
 from implicit_conv.arrays.arrays import numpy_dtype
 from implicit_conv.cpu.candidates.query import Request
 from implicit_conv.cpu.candidates.tiling import Near, met_planes
-from implicit_conv.cpu.machine.arch import REGISTER_PIXELS, cpu_arch
+from implicit_conv.cpu.machine.arch import REGISTER_PIXELS, cpu_arch, nearest_costs
 from implicit_conv.cpu.methods import winograd
 from implicit_conv.problem import reference
 from implicit_conv.problem.options import LAYOUTS_OF, PADDING_MODES, WEIGHT_LAYOUTS_OF
@@ -200,7 +200,8 @@ def test_auto_weighs_the_algorithms(layer):
 @pytest.mark.parametrize("sizes", [(3, 8), (4, 4), (64, 4)])
 @pytest.mark.parametrize("layout", LAYOUTS_OF[3])
 def test_few_channels_or_filters_do_not_pay_for_the_transforms(bits, sizes, layout):
-    arch = replace(cpu_arch(1), vector_bits=bits, tile_pixels=REGISTER_PIXELS[bits, bits // 16])
+    pixels, costs = REGISTER_PIXELS[bits, bits // 16], nearest_costs(bits)
+    arch = replace(cpu_arch(1), vector_bits=bits, tile_pixels=pixels, costs=costs)
     channels, filters = sizes
     case = replace(VOLUME, C=channels, K=filters, size=(16, 32, 32), layout=layout)
     assert plan_of(case, arch).algorithm == "implicit_gemm"

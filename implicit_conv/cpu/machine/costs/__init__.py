@@ -158,9 +158,7 @@ class WeightGrad(NamedTuple):
     """Weight gradients."""
 
     tile: Cycles  # fixed, per register tile and load tile
-    plane_element: (
-        Cycles  # depthwise over planes: per element that is transposed, beyond `transpose`
-    )
+    plane_element: Cycles  # depthwise planes: per element that is transposed, beyond `transpose`
     panel_row: Cycles  # the same: fixed, per row of a panel
     expand: Cycles  # per element of x that is repeated for the filters of its group
     sums: Cycles  # to add a vector to the sums in memory
