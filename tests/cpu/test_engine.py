@@ -13,7 +13,7 @@ from implicit_conv.arrays.arrays import Binding
 from implicit_conv.cpu.candidates.query import Request
 from implicit_conv.cpu.engines import dgrad, engine
 from implicit_conv.cpu.machine.arch import CpuArch, cpu_arch
-from implicit_conv.cpu.machine.costs.epyc import EPYC
+from implicit_conv.cpu.machine.costs import EPYC
 from implicit_conv.cpu.machine.peak import clock
 from implicit_conv.cpu.methods.gemm import Gemm
 from implicit_conv.cpu.methods.planar_gemm import PlanarGemm

@@ -9,8 +9,7 @@ import pytest
 from implicit_conv.cpu.candidates.query import Request
 from implicit_conv.cpu.engines.engine import plan
 from implicit_conv.cpu.machine.arch import CpuArch
-from implicit_conv.cpu.machine.costs import GROUPS
-from implicit_conv.cpu.machine.costs.epyc import EPYC
+from implicit_conv.cpu.machine.costs import EPYC, GROUPS
 from implicit_conv.cpu.plan import tuning
 from implicit_conv.testing import Case
 from perf import fit, fitting

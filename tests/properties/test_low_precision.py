@@ -14,7 +14,7 @@ import implicit_conv as ic
 from implicit_conv.arrays.arrays import numpy_dtype
 from implicit_conv.cpu.engines.executed_loads import executed_loads
 from implicit_conv.cpu.machine.arch import BFLOAT16_FEATURES, cpu_arch, cpu_features
-from implicit_conv.cpu.machine.costs.epyc import EPYC
+from implicit_conv.cpu.machine.costs import EPYC
 from implicit_conv.cpu.methods.transposed_gemm import TransposedGemm
 from implicit_conv.kernels import schedule
 from implicit_conv.testing import Case, error_units, plan_of, to_nchw

@@ -10,7 +10,8 @@ import platform
 from dataclasses import dataclass, field
 
 from implicit_conv.cpu.machine.compiler import check_target, compiled_target
-from implicit_conv.cpu.machine.costs import Costs
+from implicit_conv.cpu.machine.costs import AVX2, EPYC, NARROW, Costs
+from implicit_conv.cpu.machine.costs.xeon import XEON
 from implicit_conv.cpu.machine.probe import (
     HWCAPS,
     System,
@@ -84,12 +85,8 @@ class CpuArch:
 def nearest_costs(vector_bits: int, vendor: str = "") -> Costs:
     """The table of the family that a CPU with such vectors and `System.vendor` is most like."""
     if (vector_bits, vendor) == (512, "GenuineIntel"):
-        from implicit_conv.cpu.machine.costs import xeon
-
-        return xeon.XEON
-    from implicit_conv.cpu.machine.costs import epyc
-
-    return {512: epyc.EPYC, 256: epyc.AVX2}.get(vector_bits, epyc.NARROW)
+        return XEON
+    return {512: EPYC, 256: AVX2}.get(vector_bits, NARROW)
 
 
 # Pixels of a register tile, by (vector bits, vector registers). Its 2 x pixels accumulators, two

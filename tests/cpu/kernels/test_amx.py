@@ -18,7 +18,7 @@ from sampling import examples, resampled
 from implicit_conv.cpu.candidates import tiling
 from implicit_conv.cpu.machine import arch as arches
 from implicit_conv.cpu.machine.arch import cpu_arch
-from implicit_conv.cpu.machine.costs.epyc import EPYC
+from implicit_conv.cpu.machine.costs import EPYC
 from implicit_conv.cpu.methods import gemm_tilings
 from implicit_conv.kernels.cpu.emit.vector import I8, I64, VOID, i64
 from implicit_conv.kernels.cpu.gemm.compiled import amx

@@ -13,7 +13,7 @@ import implicit_conv as ic
 from implicit_conv.cpu.candidates.problem_views import spatial
 from implicit_conv.cpu.candidates.query import Query, Request
 from implicit_conv.cpu.machine.arch import CpuArch, cpu_arch
-from implicit_conv.cpu.machine.costs.epyc import EPYC
+from implicit_conv.cpu.machine.costs import EPYC
 from implicit_conv.cpu.methods.gemm import Gemm
 from implicit_conv.cpu.plan.planner import plan
 from implicit_conv.kernels.cpu.gemm.operator import Gemm as Operator

@@ -13,7 +13,7 @@ from implicit_conv.cpu.candidates.problem_views import spatial
 from implicit_conv.cpu.candidates.query import Request
 from implicit_conv.cpu.engines.executed_loads import executed_loads
 from implicit_conv.cpu.machine.arch import cpu_arch
-from implicit_conv.cpu.machine.costs.epyc import EPYC
+from implicit_conv.cpu.machine.costs import EPYC
 from implicit_conv.cpu.methods.planar_gemm import PlanarGemm
 from implicit_conv.testing import Case, changed, plan_of
 

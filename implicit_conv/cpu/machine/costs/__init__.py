@@ -1,13 +1,13 @@
 """Costs: what the parts of a call take on one family of CPUs, as numbers that `perf fit` measures.
 
-A method's formula stands beside the method and takes its numbers from the table of the CPU, which
-is a file here. The unit is the cycle of one core, in which it starts two FMAs of whole vectors;
-other units are named.
+A method's formula stands beside the method and takes its numbers from the table of the CPU. The
+unit is the cycle of one core, in which it starts two FMAs of whole vectors; other units are named.
+The table of AMD EPYC stands here too, with those of CPUs that are known by what differs from it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
 FMAS_PER_CYCLE = 2  # vector FMAs that a core starts in a cycle: the unit of all costs
@@ -217,3 +217,159 @@ class Costs:
 
 
 GROUPS = tuple(Costs.__annotations__)[2:]  # the names of its groups
+
+
+# EPYC 9004 and 9005 (Zen 4 and 5, AVX-512): fitted by hand, mostly by leaving a part out, on one
+# thread of each, 2026-11; what differs with AVX2 on an EPYC 7003 (Zen 3).
+EPYC = Costs(
+    "AMD EPYC with AVX-512",
+    "fitted by hand on EPYC 9004 and 9005",
+    Common(
+        loads_per_cycle=2,
+        fma_latency=4,
+        copy=1 / 8,
+        transpose=1 / 3,
+        plane_row=8,
+        unaligned_load=0.9,
+        displaced=2.5,
+        pack_filter=0.65,
+        pack_panel=0.5,
+        far_bytes=12,
+        memory_bytes=8,
+        far_row=600,
+        far_share=0.2,
+        item=500,
+    ),
+    Threads(
+        flops=2000000.0,
+        bytes=256000.0,
+        interruption=0.1,
+        shared_panels=0.15,
+    ),
+    Gemm(
+        amx=2.0,
+        pairs=1,
+        quads=1,
+        spread=0,
+        tile_pixel=100 / 14,
+        run=25,
+        pixel_copy=4,
+        load_row=100,
+        first_read=0.3,
+        transposed_pack_filter=0.4,
+        transposed_pack_panel=0.2,
+        transposed_image=16000,
+    ),
+    PlanarGemm(
+        unaligned=4.0,
+        aligned=4.0,
+        page=0,
+        segment=0,
+        far_store=0,
+        sums=2,
+        staged=0.5,
+        gather=4,
+        filter=10,
+        pixel_row=25,
+        call=25,
+        dot=30,
+    ),
+    Winograd(
+        sums=60,
+        plane=25,
+        tile=10,
+        tile_row=40,
+        segment=16,
+        staged=0.3,
+        far_transform=2.5,
+        filter=0.12,
+        transform2=2.0,
+        transform4=5.0,
+        transform6=4.5,
+        line=0.5,
+    ),
+    Depthwise(
+        row=200,
+        border=5,
+        border_taps=0.75,
+        streamed_bytes=17,
+        crowded=6,
+        hiding_loads=4,
+        crossing=1.0,
+        near_share=0.75,
+        again=1.5,
+        far_taps=1.35,
+        piece=45,
+        buffer=0.45,
+        copied=16,
+        tap=120,
+        call=30,
+        swap=0.6,
+        vector=10,
+        group_fmas=1.15,
+        spread=0.8,
+    ),
+    Planes(
+        staged=80,
+        strided=0.35,
+        tap=0.75,
+        shift=0,
+        phase=0.35,
+        vector=3,
+        entry=40,
+        call=30,
+        short_tap=0.75,
+        short_vector=3,
+        long_tap=1.0,
+        long_vector=3,
+        strided_tap=1.3,
+        strided_vector=8,
+        channel=20,
+        one_pass_tile=6,
+    ),
+    FewOutputs(
+        near_bytes=43,
+        widened_loads=2,
+        pixel=3,
+        tile=4,
+    ),
+    WeightGrad(
+        tile=80,
+        plane_element=0.35,
+        panel_row=250,
+        expand=1,
+        sums=2,
+        byte=1 / 32,
+        vector=1.5,
+        row=8,
+        channel=30,
+        reduce=4,
+    ),
+    Transposed(
+        spread_tap=0.75,
+        spread_pixel=0.6,
+        spread_store=0.0,
+        slow_spread_store=5.0,
+        phase_launch=24000,
+        pack=1.0,
+        product=0.4,
+        finish=0.15,
+        single=2.5,
+        block=30000,
+    ),
+)
+AVX2 = replace(
+    EPYC,
+    name="AVX2",
+    made="those of AMD EPYC, and what differs on an EPYC 7003",
+    planar_gemm=EPYC.planar_gemm._replace(unaligned=1.5, aligned=1.5),
+    planes=EPYC.planes._replace(shift=1 / 8),
+    transposed=EPYC.transposed._replace(spread_store=5.0),
+)
+NARROW = replace(
+    EPYC,
+    name="128 bits",
+    made="those of AMD EPYC, since none were measured on such a CPU",
+    planar_gemm=EPYC.planar_gemm._replace(unaligned=1.25, aligned=1.25),
+    transposed=EPYC.transposed._replace(spread_store=5.0),
+)
