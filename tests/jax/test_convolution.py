@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import cost_tables
 import numpy as np
 import pytest
 
@@ -109,7 +110,9 @@ def test_a_preferred_type_of_the_sums(dtype):
     ids=["signals", "volumes"],
 )
 @pytest.mark.parametrize("dilation", [1, 2])
-def test_ranks(x_shape, w_shape, numbers, dilation):
+def test_ranks(x_shape, w_shape, numbers, dilation, monkeypatch):
+    # Whatever this CPU's table says: JAX's own convolution runs where the filter is copied.
+    cost_tables.change(monkeypatch, "planar_gemm", filter=1e6)
     rank = len(x_shape) - 2
     numbers = numbers or ("NDHWC", "DHWIO", "NDHWC")
     options = {"window_strides": (1,) * rank, "padding": [(2, 1)] * rank}
