@@ -278,3 +278,8 @@ def test_strides_that_no_method_takes_are_no_matter_of_memory(monkeypatch):
     ):
         plan(x, w)
     np.testing.assert_array_equal(plan(x.copy(), w), np.einsum("nchw,kc->nkhw", x, w[..., 0, 0]))
+
+
+def test_an_explanation_names_the_table_of_costs():
+    plan = plan_of(Case(), replace(cpu_arch(), costs=replace(EPYC, name="a CPU", made="by hand")))
+    assert "\ncosts       those of a CPU, by hand\n" in plan.explain()

@@ -166,6 +166,7 @@ class Method(ABC):
     algorithms: ClassVar[tuple[str, ...]]  # the names by which `conv2d` can ask for the method
     serves: ClassVar[Serves] = Serves()
     channels: int = 1  # of an element of buffers and panels, which dot products multiply
+    multiplier: str = ""  # what multiplies several pixels at once, if something does; see `Gemm`
 
     @property
     @abstractmethod

@@ -32,10 +32,9 @@ class Clock(NamedTuple):
     def peak(self, c: Candidate) -> float:
         """Operations a second of a direct sum at most, on one core, for the dtypes of `c`."""
         most = c.most_work
-        if getattr(most.method, "multiplier", "") == "amx":
-            rate = tile_rate()
-            if rate is not None:
-                return rate
+        rate = tile_rate() if most.method.multiplier == "amx" else None
+        if rate is not None:
+            return rate
         return FLOPS * most.lanes * most.method.channels * self.hertz
 
 

@@ -48,10 +48,9 @@ class Fmas:
             thread_counts=active_threads.ADDRESS,
         )
         self._blob = blob_of(call, NO_GEOMETRY)
-        self.flops = 2 * lanes * CHAINS * STEPS * turns * threads
-        if multiplier:
-            each = TILE_SUMS * TILE_FLOPS if multiplier == "amx" else 4 * lanes * CHAINS
-            self.flops = each * STEPS * turns * threads
+        vectors = 2 * lanes * CHAINS
+        step = {"": vectors, "pairs": 2 * vectors, "amx": TILE_SUMS * TILE_FLOPS}[multiplier]
+        self.flops = step * STEPS * turns * threads
 
     def __call__(self) -> None:
         self._blob[0] = 0  # the counter of items

@@ -20,6 +20,9 @@ from implicit_conv.cpu.machine import arch as arches
 from implicit_conv.cpu.machine.arch import cpu_arch
 from implicit_conv.cpu.machine.costs import EPYC
 from implicit_conv.cpu.methods import gemm_tilings
+from implicit_conv.cpu.plan import facts
+from implicit_conv.kernels.cpu.ceilings.compiled import emit_tiles, run_fmas
+from implicit_conv.kernels.cpu.ceilings.operator import STEPS, TILE_FLOPS, TILE_SUMS
 from implicit_conv.kernels.cpu.emit.vector import I8, I64, VOID, i64
 from implicit_conv.kernels.cpu.gemm.compiled import amx
 from implicit_conv.kernels.cpu.gemm.compiled.microkernel import multiply_tile
@@ -216,21 +219,25 @@ def test_tiles_are_right_on_this_cpu(case, seed):
     assert error_units(compute(case, x, w), expected, scale, "bfloat16") <= UNITS
 
 
-def assembly():
-    """Assembly of the largest register tile."""
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
+def largest_tile(builder, at):
+    """Emit the largest register tile."""
     tile = RegisterTile(
         1, arches.AMX_PIXELS, 2, 16, 4, True, dots=("bfloat16", "bfloat16"), y="bfloat16"
     )
+    amx.emit(tile, amx.Tiles, builder, at)
+
+
+def assembly(part=multiply_tile.part, emit=largest_tile):
+    """Assembly of a part on tiles."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
     module = ir.Module("amx")
     module.triple = "x86_64-linux-gnu"
-    part = multiply_tile.part
     kinds = [ir.IntType(64)] * len(part.integers) + [ir.DoubleType()] * len(part.floats)
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), kinds), "microkernel")
     builder = ir.IRBuilder(function.append_basic_block())
     at = dict(zip(part.parameters, function.args, strict=True))
-    amx.emit(tile, amx.Tiles, builder, at)
+    emit(builder, at)
     builder.ret_void()
     features = "+avx512f,+avx512bf16,+amx-tile,+amx-bf16"
     target = llvm.Target.from_triple(module.triple)
@@ -249,6 +256,26 @@ def test_the_inner_loop_is_four_loads_and_four_products():
     products = re.findall(r"tdpbf16ps\s+%tmm(\d), %tmm(\d), %tmm(\d)", loop)  # B, A, sums
     assert products == [("6", "4", "0"), ("7", "4", "1"), ("6", "5", "2"), ("7", "5", "3")]
     assert text.count("ldtilecfg") == text.count("tilerelease") == 1
+
+
+def test_the_ceiling_is_of_products_alone():
+    text = assembly(run_fmas.part, emit_tiles)
+    blocks = re.split(r"^\.?\w*LBB\w*:.*$", text, flags=re.MULTILINE)
+    loop = max(blocks, key=lambda block: block.count("tdpbf16ps"))
+    assert loop.count("tdpbf16ps") == STEPS * TILE_SUMS and not loop.count("tileloadd")
+    sums = re.findall(r"tdpbf16ps\s+%tmm\d, %tmm\d, %tmm(\d)", loop)
+    assert sums == [*"0123"] * STEPS  # each waits for the fourth before it
+    assert TILE_FLOPS == 2 * amx.ROWS * amx.ROWS * 2 * amx.ROWS
+    assert text.count("ldtilecfg") == text.count("tilerelease") == 1
+
+
+def test_the_peak_is_that_of_what_multiplies(monkeypatch):
+    monkeypatch.setattr(facts, "tile_rate", lambda: 5e12)
+    peaks = {
+        channels: plan_of(Case(C=channels, K=32, size=(9, 9), dtype="bfloat16"), TILED).facts()
+        for channels in (64, 48)
+    }
+    assert peaks[64]["peak"] == 5e12 > peaks[48]["peak"]
 
 
 @pytest.mark.parametrize(("granted", "chosen"), [(True, "amx"), (False, "pairs")])
