@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from sampling import examples
 
-from implicit_conv import plan_conv2d
+from implicit_conv import PlanError, plan_conv2d
 from implicit_conv.cpu.candidates.problem_views import spatial
 from implicit_conv.cpu.candidates.query import Request
 from implicit_conv.cpu.engines.executed_loads import executed_loads
@@ -16,6 +16,8 @@ from implicit_conv.cpu.machine.arch import cpu_arch
 from implicit_conv.cpu.machine.costs import EPYC
 from implicit_conv.cpu.methods.planar_gemm import PlanarGemm
 from implicit_conv.testing import Case, changed, plan_of
+
+PAGES = EPYC.planar_gemm._replace(page=1e6, segment=9.0)  # where planes in place cost time
 
 
 @pytest.fixture(autouse=True)
@@ -106,7 +108,7 @@ def test_integers_are_exact(case, added, l2_bytes, seed):
 @pytest.mark.parametrize("size", [(20, 28), (9, 11), (67, 65)])
 def test_planes_on_many_pages_are_copied_as_one_row(size, packed):
     """On a CPU where reading each channel from a page of its own costs time."""
-    costs = replace(EPYC, name="pages", planar_gemm=EPYC.planar_gemm._replace(page=1e6, segment=9))
+    costs = replace(EPYC, name="pages", planar_gemm=PAGES)
     case = Case(N=2, C=140, K=40, groups=2, size=size, kernel=(1, 1))
     plane = size[0] * size[1] * 4
     many = case.C * min(1, plane / 4096) > 64
@@ -115,8 +117,8 @@ def test_planes_on_many_pages_are_copied_as_one_row(size, packed):
     assert (placed.method.in_place, copied.method.in_place) == (True, False)
     estimates = [c.method.repriced(c, arch).cycles for c in (copied, placed)]
     assert (estimates[0] < estimates[1]) == many
-    plan = plan_of(case, arch)
-    plan = changed(plan, **{f.name: getattr(copied, f.name) for f in fields(copied)})
+    every = plan_of(case, arch)
+    plan = changed(every, **{f.name: getattr(copied, f.name) for f in fields(copied)})
     assert (plan.engine.best.geometry.P, in_place(plan)) == (1, False)
     x, w = case.arrange(*case.inputs(0, integers=True))
     assert executed_loads(plan.engine, x, w) == sorted(plan.trace())
@@ -125,6 +127,28 @@ def test_planes_on_many_pages_are_copied_as_one_row(size, packed):
         x, w = case.arrange(*case.inputs(seed, integers=True))
         expected = case.reference(x, w)
         np.testing.assert_array_equal(plan(x, plan.pack(w) if packed else w), expected)
+    wide = np.zeros((*x.shape[:3], x.shape[3] + 3), np.float32)  # rows with gaps are no row
+    wide[..., :-3] = x
+    np.testing.assert_array_equal(every(wide[..., :-3], w), expected)
+    with pytest.raises(PlanError, match="reshape to one row"):
+        plan(wide[..., :-3], plan.pack(w) if packed else w)
+
+
+def test_a_column_of_wider_images_is_copied_as_one_row():
+    """Whose pixels are as far apart as rows; a residual and a result are such columns too."""
+    case = Case(N=2, C=70, K=40, size=(130, 1), kernel=(1, 1))
+    arch = replace(cpu_arch(2), costs=replace(EPYC, name="pages", planar_gemm=PAGES))
+    plan = plan_of(case, arch)
+    copied = next(c for c in plan.candidates if c.method == PlanarGemm(False, True, True))
+    plan = changed(plan, **{f.name: getattr(copied, f.name) for f in fields(copied)})
+    x, w = case.arrange(*case.inputs(0, integers=True))
+    wide, out, residual = (np.zeros((2, n, 130, 5), np.float32) for n in (70, 40, 40))
+    wide[..., :1], residual[..., :1] = x, np.arange(130)[:, None]
+    expected = case.reference(x, w) + np.arange(130)[:, None]
+    for filters in w, plan.pack(w):
+        y = plan(wide[..., :1], filters, residual=residual[..., :1], out=out[..., :1])
+        np.testing.assert_array_equal(y, expected)
+        assert not out[..., 1:].any()
 
 
 @pytest.mark.parametrize("stride", [1, 2])
