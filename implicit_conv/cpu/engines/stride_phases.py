@@ -86,10 +86,9 @@ class Phases(Composite):
             yield cls(together=True)._of(problem, arch, [*found[:empty], *joined])
 
     def _of(self, problem: Problem, arch: CpuArch, parts: Sequence[Choice]) -> Candidate:
-        costs, cycles = arch.costs.transposed, 0.0
+        costs, seconds = arch.costs.transposed, 0.0
         if set(problem.stride) != {1}:
-            cycles = len(parts) * costs.phase_launch + spread_cycles(problem, arch)
-        seconds = cycles / arch.hertz
+            seconds = len(parts) * costs.phase_launch + spread_cycles(problem, arch) / arch.hertz
         if self.together:
             elements = costs.pack * math.prod(problem.weight_shape)
             found = self.composed(problem, arch, parts, seconds)

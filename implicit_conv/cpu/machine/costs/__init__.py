@@ -14,6 +14,7 @@ FMAS_PER_CYCLE = 2  # vector FMAs that a core starts in a cycle: the unit of all
 
 Cycles: TypeAlias = float  # of one core
 Rate: TypeAlias = float  # bytes a cycle
+Seconds: TypeAlias = float
 Number: TypeAlias = float  # a count, or a share of something else
 
 
@@ -107,7 +108,8 @@ class Depthwise(NamedTuple):
     border: Cycles  # per vector and tap of pixels at the border, which are summed singly
     border_taps: Number  # share of a filter's taps that pixels at the border multiply
     streamed_bytes: Rate  # of x that is read in place, and of y
-    crowded: Cycles  # per line of a vector that left L1 too early and is read again
+    # Per line of a vector that left L1 too early and is read again; it has two unless it is aligned.
+    crowded: Cycles
     hiding_loads: Number  # the loads whose FMAs hide a part of that
     crossing: Cycles  # per load of x that crosses a line
     near_share: Number  # share of L1 that keeps what the next output row reads again
@@ -176,7 +178,7 @@ class Transposed(NamedTuple):
     spread_pixel: Cycles  # per element of a far y, for each phase that writes a part of its line
     spread_store: Cycles  # per element of y that is stored a stride apart
     slow_spread_store: Cycles  # the same, with strides beyond MOST_APART
-    phase_launch: Cycles  # fixed, per phase
+    phase_launch: Seconds  # fixed, per phase: Python starts its launch
     pack: Cycles  # per element of w, where one pass packs all phases
     product: Cycles  # fold: per product that is added
     finish: Cycles  # fold: per element of y
@@ -255,6 +257,8 @@ EPYC = Costs(
         run=25,
         pixel_copy=4,
         load_row=100,
+        # 49 pixels and 2,048 filters of 1,024 channels took 1.05 times as long as copied ones so,
+        # 196 pixels and 256 filters 0.97 times (Zen 4).
         first_read=0.3,
         transposed_pack_filter=0.4,
         transposed_pack_panel=0.2,
@@ -279,7 +283,7 @@ EPYC = Costs(
         plane=25,
         tile=10,
         tile_row=40,
-        segment=16,
+        segment=16,  # 6 were seen for 56 x 56 pixels, and 20 for 390 x 390, beyond the caches
         staged=0.3,
         far_transform=2.5,
         filter=0.12,
@@ -350,7 +354,7 @@ EPYC = Costs(
         spread_pixel=0.6,
         spread_store=0.0,
         slow_spread_store=5.0,
-        phase_launch=24000,
+        phase_launch=8e-6,
         pack=1.0,
         product=0.4,
         finish=0.15,
