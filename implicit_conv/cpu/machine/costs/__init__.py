@@ -108,7 +108,7 @@ class Depthwise(NamedTuple):
     border: Cycles  # per vector and tap of pixels at the border, which are summed singly
     border_taps: Number  # share of a filter's taps that pixels at the border multiply
     streamed_bytes: Rate  # of x that is read in place, and of y
-    # Per line of a vector that left L1 too early and is read again; it has two unless it is aligned.
+    # Per line of a vector that left L1 too early and is read again: two unless it is aligned.
     crowded: Cycles
     hiding_loads: Number  # the loads whose FMAs hide a part of that
     crossing: Cycles  # per load of x that crosses a line
