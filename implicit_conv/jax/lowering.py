@@ -87,17 +87,8 @@ def call_of(ctx: Any, precision: str, params: dict[str, Any]) -> Callable[..., A
     products = math.prod(out.shape) * math.prod(rhs.shape) // max(1, rhs.shape[of_w[0]])
     if 0 < products < FEWEST_PRODUCTS:
         raise PlanError(f"{products} products, fewer than {FEWEST_PRODUCTS}")
-    word, order = _precision(params["precision"], precision), tuple(range(len(of_w)))
-    try:
-        key = program_key((lhs, rhs, out), (of_x, of_w, of_y), window, word)
-    except PlanError:
-        # Some methods want filters whose taps are contiguous: XLA copies them so, and those that
-        # JAX's rules have reversed it copies anyway. The first axis is that of filters.
-        order = (of_w[1], of_w[0], *of_w[2:]) if window.reverses_taps else of_w
-        if order == tuple(range(len(of_w))):
-            raise
-        turned = Buffer(rhs.dtype, tuple(rhs.shape[axis] for axis in order))
-        key = program_key((lhs, turned, out), (of_x, _places(of_w, order), of_y), window, word)
+    word = _precision(params["precision"], precision)
+    key, order = _program((lhs, rhs, out), (of_x, of_w, of_y), window, word)
     result = jax.ShapeDtypeStruct(out.shape, ctx.avals_out[0].dtype)
     # Of taps that JAX's rules have reversed, for a gradient, XLA makes those that were given.
     taps = of_w[2:] if window.reverses_taps else ()
@@ -111,8 +102,36 @@ def call_of(ctx: Any, precision: str, params: dict[str, Any]) -> Callable[..., A
     return call
 
 
-def program_key(buffers: Any, axes: Any, window: Window, precision: str) -> int:
-    """The key of the program of a convolution, which is made unless there is one.
+def _program(
+    buffers: Any, axes: Any, window: Window, precision: str
+) -> tuple[int, tuple[int, ...]]:
+    """The key of the program of a convolution, and the order of the axes in which it takes rhs.
+
+    Some methods want filters whose taps are contiguous, others copy them: XLA makes faster copies,
+    and those that JAX's rules have reversed it copies anyway. So the order that needs no copy of
+    ours comes first, that of rhs before the other one.
+    """
+    (lhs, rhs, out), (of_x, of_w, of_y) = buffers, axes
+    given = tuple(range(len(of_w)))
+    # The first axis is that of filters.
+    turned = (of_w[1], of_w[0], *of_w[2:]) if window.reverses_taps else of_w
+    refusals = list[PlanError]()
+    for copies_filter in (False, True):
+        for order in dict.fromkeys((given, turned)):
+            own = Buffer(rhs.dtype, tuple(rhs.shape[axis] for axis in order))
+            places = of_x, _places(of_w, order), of_y
+            try:
+                return program_key((lhs, own, out), places, window, precision, copies_filter), order
+            except PlanError as error:
+                refusals.append(error)
+    raise refusals[-1]
+
+
+def program_key(
+    buffers: Any, axes: Any, window: Window, precision: str, copies_filter: bool
+) -> int:
+    """The key of the program of a convolution, which is made unless there is one. Without
+    `copies_filter`, one that copies rhs is none.
 
     Raises
     ------
@@ -130,7 +149,7 @@ def program_key(buffers: Any, axes: Any, window: Window, precision: str) -> int:
     arrays = zip(buffer_arrays(buffers), axes, strict=True)
     views: Any = tuple(array.transpose(each) for array, each in arrays)
     problem = problem_of(window, views, buffers[0].dtype, precision)
-    target().add(key, make_words(problem.plan, problem.parts), buffers)
+    target().add(key, make_words(problem.plan, problem.parts, copies_filter=copies_filter), buffers)
     return key
 
 

@@ -60,22 +60,23 @@ def buffer_arrays(buffers: Sequence[Buffer]) -> Views:
     return x, w, y
 
 
-def make_words(plan: Plan, parts: Sequence[Views]) -> Words:
+def make_words(plan: Plan, parts: Sequence[Views], *, copies_filter: bool = True) -> Words:
     """The program of a plan of two arrays, which runs for each of `parts`: views of placed arrays,
     all with the same strides.
 
     Raises
     ------
     PlanError
-        No method takes arrays of these strides, or the call takes Python, or a copy of the filter,
-        which a door makes faster.
+        No method takes arrays of these strides, or the call takes Python, or, unless it
+        `copies_filter`, a copy of the filter.
     """
     engine: Any = plan.engine
     if engine.out_dtype != engine.y_dtype:
         raise PlanError("the result takes more than one call")
     room, first = Room(), parts[0]
     own = engine.steps(Arrays(*first), room, biased=False, scaled=False)
-    if any(isinstance(step, Copied) and _is_filter(step.source) for step in own):
+    copies = (isinstance(step, Copied) and _is_filter(step.source) for step in own)
+    if not copies_filter and any(copies):
         raise PlanError("the filter is copied")
     found = list[Step]()
     for part in parts:

@@ -281,11 +281,11 @@ def exchanged_padding(monkeypatch):
     """Pixels are padded behind an image whose pixels are dilated, instead of in front of it."""
     from implicit_conv.jax import lowering
 
-    def program_key(buffers, axes, window, precision):
+    def program_key(buffers, axes, window, *rest):
         if window.reverses_taps:
             padding = tuple((high, low) for low, high in window.padding)
             window = window._replace(padding=padding)
-        return right(buffers, axes, window, precision)
+        return right(buffers, axes, window, *rest)
 
     right = lowering.program_key
     monkeypatch.setattr(lowering, "program_key", program_key)

@@ -2,7 +2,6 @@
 
 from functools import partial
 
-import cost_tables
 import numpy as np
 import pytest
 
@@ -12,7 +11,9 @@ import jax.numpy as jnp  # noqa: E402
 from jax import lax  # noqa: E402
 from jax_cases import arrays, calls, error  # noqa: E402
 
-from implicit_conv.jax import conv_general_dilated  # noqa: E402
+from implicit_conv.errors import PlanError  # noqa: E402
+from implicit_conv.jax import conv_general_dilated, lowering  # noqa: E402
+from implicit_conv.operators.programs import make_words  # noqa: E402
 
 NHWC, NCHW = ("NHWC", "HWIO", "NHWC"), ("NCHW", "OIHW", "NCHW")
 PLAIN = {"window_strides": (1, 1), "padding": "SAME", "dimension_numbers": NHWC}
@@ -110,13 +111,28 @@ def test_a_preferred_type_of_the_sums(dtype):
     ids=["signals", "volumes"],
 )
 @pytest.mark.parametrize("dilation", [1, 2])
-def test_ranks(x_shape, w_shape, numbers, dilation, monkeypatch):
-    # Whatever this CPU's table says: JAX's own convolution runs where the filter is copied.
-    cost_tables.change(monkeypatch, "planar_gemm", filter=1e6)
+def test_ranks(x_shape, w_shape, numbers, dilation):
     rank = len(x_shape) - 2
     numbers = numbers or ("NDHWC", "DHWIO", "NDHWC")
     options = {"window_strides": (1,) * rank, "padding": [(2, 1)] * rank}
     check(x_shape, w_shape, dimension_numbers=numbers, lhs_dilation=(dilation,) * rank, **options)
+
+
+@pytest.mark.parametrize("dilation", [1, 2])
+def test_a_filter_that_no_order_saves_a_copy(dilation, monkeypatch):
+    """Ours runs all the same."""
+    asked = list[bool]()
+
+    def made(plan, parts, *, copies_filter):
+        asked.append(copies_filter)
+        if not copies_filter:
+            raise PlanError("the filter is copied")
+        return make_words(plan, parts)
+
+    monkeypatch.setattr(lowering, "make_words", made)
+    options = {"window_strides": (1, 1), "padding": [(2, 1)] * 2, "lhs_dilation": (dilation,) * 2}
+    check((1, 7, 6, 5), (3, 2, 5, 7), dimension_numbers=("NHWC", "HWIO", "NHWC"), **options)
+    assert asked[:3] == [False, False, True]
 
 
 @pytest.mark.parametrize("precision", [None, "high", lax.Precision.HIGHEST, ("default", "highest")])

@@ -61,9 +61,10 @@ def kind_of(engine, views):
 def test_kinds_of_calls(x_shape, w_shape, numbers, options, kind, monkeypatch):
     found = set()
 
-    def made(plan, parts):
+    def made(plan, parts, **options):
+        words = make_words(plan, parts, **options)
         found.add(kind_of(plan.engine, parts[0]))
-        return make_words(plan, parts)
+        return words
 
     monkeypatch.setattr(lowering, "make_words", made)
     options = {"window_strides": (1, 1), "padding": "SAME", "dimension_numbers": numbers} | options
