@@ -1,7 +1,8 @@
 """Suite "changing": what a call costs whose size was never seen, in kinds of calls that are known.
 
-Ours and torch have a process each, and take turns size by size; ours starts with an empty cache of
-kernels. The first two sizes of a kind make it known, and count in no figure.
+Ours and torch have a process each for every kind, and take turns size by size; ours starts with an
+empty cache of kernels. The first two sizes of a kind make it known, and count in no other figure
+than that of the very first call.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from perf.kinds import KINDS, OURS, TORCH, Kind
 from perf.opponents import opponents
 from perf.record import ROOT, load, new_record, save
 from perf.rival import THREAD_VARIABLES
-from perf.terminal import Show
 from perf.workers import Process
 
 SUITE = changes.PAGE
@@ -44,10 +44,15 @@ def run(options: argparse.Namespace) -> int:
     if disturbed:
         print(disturbed, file=sys.stderr, flush=True)
     try:
-        with terminal.progress() as show, callers([OURS, *against], threads) as alive:
-            record["rivals"] = {name: alive[name].ask("hello") for name in against}
-            for row in rows(kinds, alive, options.sizes, show):
-                record["rows"].append(row)
+        with terminal.progress() as show:
+            for done, (place, kind) in enumerate(kinds.items()):
+                show(kind.name, done, len(kinds))
+                with callers([OURS, *against], threads) as alive:
+                    hello = {name: process.ask("hello") for name, process in alive.items()}
+                    record["rivals"] = {name: hello[name] for name in against}
+                    for process in alive.values():
+                        process.ask("prepare", kind=place, sizes=KNOWN + options.sizes)
+                    record["rows"].append(row(kind.name, alive, options.sizes))
                 if options.output:
                     save(record, options.output)
         record["complete"] = True
@@ -112,17 +117,6 @@ def callers(names: list[str], threads: int) -> Iterator[dict[str, Process]]:
             process = Process(name, command, str(ROOT), variables)
             alive[name] = stack.enter_context(closing(process))
         yield alive
-
-
-def rows(
-    kinds: dict[int, Kind], alive: dict[str, Process], sizes: int, show: Show
-) -> Iterator[dict[str, Any]]:
-    """A row for each kind that all processes can call."""
-    for done, (place, kind) in enumerate(kinds.items()):
-        show(kind.name, done, len(kinds))
-        for process in alive.values():
-            process.ask("prepare", kind=place, sizes=KNOWN + sizes)
-        yield row(kind.name, alive, sizes)
 
 
 def row(name: str, alive: dict[str, Process], sizes: int) -> dict[str, Any]:
