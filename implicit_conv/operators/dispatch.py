@@ -377,7 +377,16 @@ def make_plan(
     first, second = (
         shape_tuple(f"{name}_shape", given.pop(f"{name}_shape")) for name in operator.names
     )
-    return _plan(operator, (first, second), (dtype, w_dtype), Options(**given), searches=searches)
+    shapes, options = (first, second), Options(**given)
+    if searches or operator.result or depends_on_size(options.padding, options.stride):
+        return _plan(operator, shapes, (dtype, w_dtype), options, searches=searches)
+    kind = operator, dtype, w_dtype, second, options, current().key
+    engine, _ = known_engine(kind, first)
+    if engine is None:
+        plan = _plan(operator, shapes, (dtype, w_dtype), options, searches=False)
+        engine = keep_engine(kind, plan.engine)
+    keep_size(kind, first, None, engine)
+    return Plan(engine)
 
 
 def _plan(

@@ -31,6 +31,7 @@ import os
 import queue
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, TypeVar
 
@@ -199,6 +200,7 @@ class _Later(_Task):
         while _waiting and threading.main_thread().is_alive():
             try:
                 for _ in _waiting.popleft()():
+                    give_way()
                     if not threading.main_thread().is_alive():
                         break
             except Exception:
@@ -223,6 +225,14 @@ def checkpoint() -> None:
         raise CompilationError
     if isinstance(task, _Task) and task.abandoned:
         raise AbandonedError
+
+
+def give_way() -> None:
+    """Let other threads of Python run, in the thread of `prepare_later`, which else would keep the
+    GIL for milliseconds at a time.
+    """
+    if isinstance(_task(), _Later):
+        time.sleep(0)
 
 
 def may_load() -> bool:

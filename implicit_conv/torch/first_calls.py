@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from implicit_conv.cpu.engines.kinds import is_temporary
 from implicit_conv.cpu.machine.arch import available_threads
 from implicit_conv.process.cache import keep_recent
 from implicit_conv.settings import current, local
@@ -43,7 +44,8 @@ def first_forward(
         if found is MISALIGNED:
             return step
         step = found
-    keep_recent(key, step)
+    if step is REFUSED or not is_temporary(step.plan.engine):
+        keep_recent(key, step)
     return step
 
 

@@ -124,7 +124,9 @@ class Operator(ABC):
         other = object.__new__(type(self))
         vars(other).update(vars(self), _filled=self._filled.copy(), _fill=parts.update)
         other._size(layout, build)
-        return sum(other.table[slot] == 0 for slot in parts)
+        packs = type(self)._packer is not Operator._packer and not layout.packs_in_loop
+        packer_missing = packs and not other._packer().is_loaded(build.compiler)
+        return packer_missing + sum(other.table[slot] == 0 for slot in parts)
 
     def _new_table(self) -> None:
         self.table = np.zeros(table.SLOTS, np.int64)

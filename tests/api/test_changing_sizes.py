@@ -3,6 +3,7 @@
 import functools
 import threading
 import time
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -292,22 +293,54 @@ def test_another_thread_prepares_what_other_sizes_take(monkeypatch):
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("name", ["signal", "3x3", "1x1"])
-def test_a_call_takes_what_is_loaded_while_another_thread_compiles(name, monkeypatch):
-    first, (call, expected), *_ = sizes_of(name, 3)
-    first[0]()
-    wanted = []
+def test_a_call_takes_spare_tiles_while_another_thread_compiles(monkeypatch):
+    calls = list(sizes_of("3x3", 3))
+    for call, _ in calls:
+        call.keywords["algorithm"] = "winograd_f2"
+    calls[0][0]()
 
     def missing(c, formats):
-        wanted.append(c)
-        return int(c == wanted[0])
+        return int(c.geometry.tile_m != c.method.spare_pixels)
 
-    monkeypatch.setattr(kinds, "prepares_later", lambda: True)
-    monkeypatch.setattr(kinds, "prepare_later", lambda function: None)
-    monkeypatch.setattr(kinds, "missing_parts", missing)
-    np.testing.assert_allclose(call(), expected, atol=1e-3)
-    (engine,) = cache.SIZES._young.values()
-    assert engine.best != wanted[0]
+    with monkeypatch.context() as waiting:
+        waiting.setattr(kinds, "prepares_later", lambda: True)
+        waiting.setattr(kinds, "prepare_later", lambda function: None)
+        waiting.setattr(kinds, "missing_parts", missing)
+        taken = []
+        waiting.setattr(dispatch, "keep_size", lambda *given: taken.append(given[-1]))
+        for call, expected in calls[1:]:
+            np.testing.assert_allclose(call(), expected, atol=1e-3)
+        assert {engine.best.geometry.tile_m for engine in taken} == {4}
+        assert all(map(kinds.is_temporary, taken))
+    assert not any(map(kinds.is_temporary, taken)), "then their kernels are loaded"
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("precision", ["standard", "strict"])
+def test_spare_tiles_compute_every_size(name, last, precision):
+    """Under precision "strict" with the bits of the tiles that they stand in for."""
+    found = set()
+    for call, expected in sizes_of(
+        name, 5, last, seed=19, extents=(2, 40 if name != "volume" else 9)
+    ):
+        x, w = call.args
+        options = {**call.keywords, "precision": precision}
+        make = getattr(ic, f"plan_{KINDS[name][0]}")
+        plan = make(x.shape, w.shape, **options)
+        real = np.random.default_rng(5).standard_normal(x.shape, np.float32)
+        for c in plan.engine.choice.candidates:
+            other = c if c.parts else kinds.spare(c, plan.engine.formats)
+            if other == c:
+                continue
+            found.add(c.method)
+            choice = plan.engine.choice
+            one, few = (replace(choice, candidates=(each,)) for each in (c, other))
+            own, spares = (ic.Plan(replace(plan.engine, choice=each)) for each in (one, few))
+            np.testing.assert_array_equal(spares(x, w), expected)
+            if precision == "strict":
+                np.testing.assert_array_equal(spares(real, w), own(real, w))
+    assert found
 
 
 @pytest.mark.parametrize("start", ["_thread.start_new_thread", "threading.Thread.start"])

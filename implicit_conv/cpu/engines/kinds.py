@@ -1,20 +1,21 @@
 """Kinds of calls, which differ in the size of x alone: their engines take choices over.
 
 A call of a new size has the engine that another size of its range has, with its geometry derived
-anew; see `planner`. The second size of a kind tells that sizes change: from then on another thread
-compiles what other sizes take, so that no call waits for it.
+anew; see `planner`. The second size of a kind tells that sizes change: its call compiles register
+tiles that any size can be cut into, and from then on another thread compiles those that sizes take,
+so that no later call waits for it.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from implicit_conv.arrays.arrays import Binding
 from implicit_conv.cpu.candidates.candidate import Candidate, Choice
-from implicit_conv.cpu.candidates.kernel_method import missing_parts
+from implicit_conv.cpu.candidates.kernel_method import KernelMethod, missing_parts
 from implicit_conv.cpu.candidates.query import Formats
 from implicit_conv.cpu.engines.engine import CpuEngine
 from implicit_conv.cpu.plan import planner
@@ -25,10 +26,11 @@ from implicit_conv.process.cache import ENGINES, PREPARED, SIZES, cached_propert
 from implicit_conv.process.preparation import prepare_later, prepares_later
 
 COMPILATION_SECONDS = 0.3  # that the kernels of a method take at most of one call
-TILINGS = 64  # of which one may have its kernels, as another one does not
 EXTENTS = 32  # along an axis, for which the kernels of a range are prepared
+SPARE_EXTENTS = 4  # of neighbouring sizes, which have all heights of spare register tiles
 
 Shape = tuple[int, ...]
+Take = Callable[[Candidate, Formats], Candidate]  # what a near size takes of what suits it best
 
 
 class SizeClass:
@@ -51,7 +53,9 @@ class SizeClass:
         """The estimate of a call."""
         return self.engine.choice.seconds()
 
-    def sized(self, x_shape: Shape, shape: Shape | None = None) -> CpuEngine | None:
+    def sized(
+        self, x_shape: Shape, shape: Shape | None = None, take: Take | None = None
+    ) -> CpuEngine | None:
         """The engine for an x of another shape, or None if it needs a plan of its own.
 
         `shape` is what else has a size, if the caller has given it: dy of a weight gradient, the
@@ -61,27 +65,47 @@ class SizeClass:
         problem = engine.of_shape(x_shape, shape)
         if problem is None:
             return None
-        choice = derived(planner.words(engine.problem), engine.formats, engine.choice, problem)
+        near = planner.words(engine.problem)
+        choice = derived(near, engine.formats, engine.choice, problem, take)
         if choice is None:
             return None
         sized: CpuEngine = type(engine)(problem, choice, engine.activation, engine.out_dtype)
         return sized
 
-    def prepared(self) -> Iterator[None]:
+    @cached_property
+    def has_spares(self) -> bool:
+        """Load the spare register tiles of all sizes, on first use."""
+        axis, extent = self._axes()[-1]
+        for each in (*range(extent, extent + SPARE_EXTENTS), SPARE_EXTENTS * extent):
+            self._bind(axis, each, spare)
+        return True
+
+    def prepared(self) -> Iterator[object]:
         """Load the kernels that sizes of the range take, and then those of small sizes."""
         bind(self.engine)
-        yield
-        shape, problem = self.engine.x_shape, self.engine.problem
-        axes = [problem.array_layout.index(letter) for letter in SPACE[problem.rank]]
+        yield self
+        yield self.has_spares
         for small in (False, True):
-            for axis in axes:
-                low = 1 << (shape[axis].bit_length() - 1)
+            for axis, extent in self._axes():
+                low = 1 << (extent.bit_length() - 1)
                 own = range(low, 2 * low, -(-low // EXTENTS))
-                for extent in range(2, EXTENTS) if small else own:
-                    other = self.sized((*shape[:axis], extent, *shape[axis + 1 :]))
-                    if other is not None:
-                        bind(other)
-                        yield
+                for each in range(2, EXTENTS) if small else own:
+                    if self._bind(axis, each):
+                        yield each
+
+    def _axes(self) -> list[tuple[int, int]]:
+        """The spatial axes of x, and their extents."""
+        problem, shape = self.engine.problem, self.engine.x_shape
+        axes = [problem.array_layout.index(letter) for letter in SPACE[problem.rank]]
+        return [(axis, shape[axis]) for axis in axes]
+
+    def _bind(self, axis: int, extent: int, take: Take | None = None) -> bool:
+        """Bind a call of x with another extent along an axis, if it needs no plan of its own."""
+        shape = self.engine.x_shape
+        other = self.sized((*shape[:axis], extent, *shape[axis + 1 :]), None, take)
+        if other is not None:
+            bind(other)
+        return other is not None
 
 
 def _all(choice: Choice) -> Iterator[Choice]:
@@ -101,17 +125,21 @@ def _missing_parts(choice: Choice, formats: Formats) -> int:
     return sum(_missing_parts(part, own) for part in c.parts)
 
 
-def derived(size: str, formats: Formats, choice: Choice, problem: Problem) -> Choice | None:
+def derived(
+    size: str, formats: Formats, choice: Choice, problem: Problem, take: Take | None = None
+) -> Choice | None:
     """The choice for a problem that differs in sizes alone, and a stride phase in its padding too;
     None if the method cannot run. `size` is that of the first one, in words.
     """
     c = choice.best
     if c.parts:
         method: Any = c.method  # a `Composite`
-        of_part = functools.partial(derived, size, method.part_formats(c, formats))
+        of_part = functools.partial(derived, size, method.part_formats(c, formats), take=take)
         other = method.resized(c, problem, of_part)
     else:
-        other = _resized(choice, problem, formats)
+        other = _resized(choice, problem)
+        if other is not None and take is not None:
+            other = take(other, formats)
     if other is None:
         return None
     # Methods of an operator that is no convolution may see a view of what was asked.
@@ -120,7 +148,7 @@ def derived(size: str, formats: Formats, choice: Choice, problem: Problem) -> Ch
     return Choice(choice.query._replace(problem=asked), (other,), near=near)
 
 
-def _resized(choice: Choice, problem: Problem, formats: Formats) -> Candidate | None:
+def _resized(choice: Choice, problem: Problem) -> Candidate | None:
     """The candidate for the view of a problem; see `derived`."""
     view, missing = choice.best.problem, 3 - problem.rank
     own = view.changed(
@@ -131,25 +159,26 @@ def _resized(choice: Choice, problem: Problem, formats: Formats) -> Candidate | 
     )
     if own.output[missing:] != problem.output:  # the axes of `view` are in another order
         return None
-    c = planner.closest_candidate(choice.best, own, choice.nearby)
-    if c is not None and prepares_later() and missing_parts(c, formats):
-        return _loaded(choice, own, c, formats) or c
-    return c
+    return planner.closest_candidate(choice.best, own, choice.nearby)
 
 
-def _loaded(
-    choice: Choice, problem: Problem, wanted: Candidate, formats: Formats
-) -> Candidate | None:
-    """A candidate of the same method whose kernels are loaded, for a call that would compile those
-    of `wanted`, unless it takes longer than that.
+def spare(c: Candidate, formats: Formats) -> Candidate:
+    """The candidate with its spare register tiles, or itself if its method has none."""
+    assert isinstance(c.method, KernelMethod) and c.tiling is not None
+    pixels, g = c.method.spare_pixels, c.geometry
+    if not pixels or pixels >= g.tile_m:
+        return c
+    return replace(c, tiling=c.tiling._replace(geometry=g._replace(tile_m=pixels, skips_w=0)))
+
+
+def loaded(c: Candidate, formats: Formats) -> Candidate:
+    """The candidate, or the one with spare register tiles if its kernels are not loaded and those
+    are, unless it takes long.
     """
-    request = replace(choice.query.request, tilings=TILINGS)
-    longest = wanted.seconds + COMPILATION_SECONDS
-    for c in type(wanted.method).candidates(problem, wanted.arch, request):
-        if isinstance(c, Candidate) and c.method == wanted.method and c.seconds < longest:
-            if not missing_parts(c, formats):
-                return c
-    return None
+    if c.seconds > COMPILATION_SECONDS or not missing_parts(c, formats):
+        return c
+    other = spare(c, formats)
+    return c if missing_parts(other, formats) else other
 
 
 def size_class_of(engine: Any) -> SizeClass | None:
@@ -200,16 +229,24 @@ def known_engine(kind: Hashable, x_shape: Shape, shape: Shape | None = None) -> 
     sized = first.w_shape if first.names[1] == "dy" else first.y_shape
     if x_shape == first.x_shape and shape in (None, sized):
         return first, True  # its call failed, or was dropped
-    engine = found.sized(x_shape, shape)
-    if engine is not None and PREPARED.get(key) is None:
-        PREPARED.keep(key, True)
+    if PREPARED.get(key) is None:
+        PREPARED.keep(key, (ENGINES.get(kind) or found).has_spares)
         prepare_later(found.prepared)
-    return engine, False
+    return found.sized(x_shape, shape, loaded if prepares_later() else None), False
 
 
 def keep_size(kind: Hashable, x_shape: Shape, shape: Shape | None, engine: Any) -> None:
     """Keep the engine of one size, whose call is not kept: the next one needs it again."""
-    SIZES.keep((x_shape, shape, kind), engine)
+    if not is_temporary(engine):
+        SIZES.keep((x_shape, shape, kind), engine)
+
+
+def is_temporary(engine: Any) -> bool:
+    """Whether an engine has spare register tiles, until others are loaded."""
+    if not prepares_later() or not isinstance(engine, CpuEngine):
+        return False
+    leaves: Iterator[Any] = (each.best for each in _all(engine.choice) if not each.best.parts)
+    return any(c == spare(c, engine.formats) for c in leaves if c.tiling and c.method.spare_pixels)
 
 
 def keep_engine(kind: Hashable, engine: Any, shape: Shape | None = None) -> Any:
@@ -225,8 +262,8 @@ def keep_engine(kind: Hashable, engine: Any, shape: Shape | None = None) -> Any:
     first: SizeClass | None = ENGINES.get(kind)
     if first is None:
         ENGINES.keep(kind, own)
-    elif missing := own.missing_parts():
-        other = first.sized(engine.x_shape, shape)
+    elif first.has_spares and (missing := own.missing_parts()):
+        other = first.sized(engine.x_shape, shape, loaded)
         taken = None if other is None else size_class_of(other)
         if taken is not None and taken.missing_parts() < missing:
             if taken.seconds - own.seconds < COMPILATION_SECONDS:
@@ -238,7 +275,7 @@ def keep_engine(kind: Hashable, engine: Any, shape: Shape | None = None) -> Any:
     return engine
 
 
-def _exchanged(key: Hashable, own: SizeClass) -> Iterator[None]:
+def _exchanged(key: Hashable, own: SizeClass) -> Iterator[object]:
     """Prepare a range, and have it serve from then on."""
     yield from own.prepared()
     ENGINES.keep(key, own)

@@ -77,6 +77,11 @@ class Depthwise(KernelMethod):
         return f"vector lanes are channels, x {'in place' if self.in_place else 'copied'}{taps}"
 
     @property
+    def spare_pixels(self) -> int:
+        """Two, so that a row has tiles of two pixels and of one, if x is copied."""
+        return 0 if self.in_place else 2
+
+    @property
     def order(self) -> str:
         """Each lane sums the taps of its own channel."""
         return COLUMN_ORDER if self.by_columns else "taps of a channel"

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 
 
 PAIR = 2  # channels that a dot product of bfloat16 multiplies at once
+SPARE_PIXELS = 4  # so that FMAs do not wait for one another
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,11 @@ class Gemm(KernelMethod):
     flat: bool = False  # whether all contiguous pixels are one row
     channels: int = 1
     multiplier: str = ""  # a key of TILE_WORDS, if several pixels are multiplied at once
+
+    @property
+    def spare_pixels(self) -> int:
+        """A few, unless several are multiplied at once."""
+        return 0 if self.multiplier else SPARE_PIXELS
 
     @property
     def summary(self) -> str:

@@ -54,6 +54,11 @@ class TransposedGemm(Gemm):
 
     needs = f"{ROW_NEED}, and contiguous channels of w"
 
+    @property
+    def spare_pixels(self) -> int:
+        """None: a register tile has filters, which all sizes have in common."""
+        return 0
+
     @classmethod
     def candidates(
         cls, problem: Problem, arch: CpuArch, request: Request

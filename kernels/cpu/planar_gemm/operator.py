@@ -20,7 +20,7 @@ from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.runtime.call import Input
 from implicit_conv.kernels.cpu.runtime.call import PlanarGemm as PlanarGemmFields
 from implicit_conv.kernels.cpu.runtime.code import Code, code
-from implicit_conv.kernels.cpu.runtime.layout import Layout, tap_in_phase, tile_extents
+from implicit_conv.kernels.cpu.runtime.layout import Layout, tap_in_phase
 from implicit_conv.kernels.cpu.tile.storage import SIZES
 from implicit_conv.kernels.cpu.tile.variants import row_loads, transposes
 
@@ -47,19 +47,17 @@ class PlanarGemm(Operator):
         return self.layout.in_place
 
     def _extents(self) -> Any:
-        return frozenset(self._row_heights()), bool(schedule.edge_columns(self.g))
+        return bool(schedule.edge_columns(self.g))
 
     def _own_parts(self) -> dict[int, Code]:
-        return self._sums(self._row_heights(), together=self.pixels.channels_last) | self._loads()
+        return self._sums(self._heights, together=self.pixels.channels_last) | self._loads()
 
-    def _row_heights(self) -> set[int]:
-        """The heights of the register tiles of all load tiles."""
-        return self._heights({p for _, p, _ in tile_extents(self.g)})
-
-    def _heights(self, extents: set[int]) -> set[int]:
-        """The heights of the register tiles of `extents` rows or vectors."""
-        rows = schedule.pixel_rows(self.g)
-        return {part for extent in extents for part in (min(extent, rows), extent % rows)} - {0}
+    @property
+    def _heights(self) -> set[int]:
+        """The rows or vectors of register tiles: all, which are few, so that every size has its
+        own.
+        """
+        return {*range(1, 1 + schedule.pixel_rows(self.g))}
 
     def _sums(
         self,
@@ -129,41 +127,20 @@ class FlatPlanarGemm(PlanarGemm):
     def _part_kind(self) -> Any:
         return self._asks_ahead
 
-    def _extents(self) -> Any:
-        heights, few = self._long_rows()
-        return frozenset(heights), few, bool(schedule.edge_columns(self.g))
-
     @property
     def _asks_ahead(self) -> bool:
         return self.layout.in_place and self.pixels.asks_ahead
 
-    def _long_rows(self) -> tuple[set[int], bool]:
-        """The heights of register tiles, and whether dot products compute some of the last pixels
-        of a tile.
-        """
-        pixels = {p * q for _, p, q in tile_extents(self.g)}
-        tails = {count % self.lanes for count in pixels} - {0}
-        heights = self._heights({count // self.lanes for count in pixels})
-        few = tail_pixels(self.lanes)
-        if any(tail > few for tail in tails):
-            heights |= {0}
-        return heights, any(tail <= few for tail in tails)
-
     def _own_parts(self) -> dict[int, Code]:
-        heights, few = self._long_rows()
+        heights = self._heights | {0}  # pixels of a tile that fill no vector
         parts = self._sums(heights, long_row=True, ahead=self._asks_ahead) | self._loads()
         if self.pixels.channels_last:
             parts |= transposes(table.TRANSPOSE_WORDS, 1, self.lanes, self.form)
-        if few:
-            chained = self.g.C > self.lanes * schedule.CHAIN
-            tile = DotsTile(1, tail_filters(self.g, self.lanes), self.form.x, chained)
-            parts[table.FEW_OUTPUTS] = code(
-                ".few_outputs.compiled:make_microkernel",
-                tile,
-                self.lanes,
-                self.itemsize,
-                self.fma,
-            )
+        chained = self.g.C > self.lanes * schedule.CHAIN
+        tile = DotsTile(1, tail_filters(self.g, self.lanes), self.form.x, chained)
+        parts[table.FEW_OUTPUTS] = code(
+            ".few_outputs.compiled:make_microkernel", tile, self.lanes, self.itemsize, self.fma
+        )
         return parts
 
     def _views(self) -> Any:

@@ -68,6 +68,10 @@ class Code(NamedTuple):
                     _addresses[key] = _FINDERS[compiler](self, machine(*settings()))
         return _addresses[key]
 
+    def is_loaded(self, compiler: str = TRANSLATOR) -> bool:
+        """Whether `address` is known."""
+        return (self, compiler) in _addresses
+
     def make(self) -> Source:
         """What the maker returns; this imports its module."""
         module, function = self.maker.split(":")

@@ -29,6 +29,7 @@ from implicit_conv.kernels.cpu.translate.values import (
     shape_of,
     widest,
 )
+from implicit_conv.process.preparation import give_way
 
 
 class _WidenedError(Exception):
@@ -109,6 +110,7 @@ class _Body(Expressions):
         for statement in statements:
             if self.builder.block.is_terminated:
                 return
+            give_way()
             translate = getattr(self, f"_{type(statement).__name__.lower()}", None)
             if translate is None:
                 raise self.error(statement, f"a statement {type(statement).__name__}")
