@@ -300,7 +300,7 @@ def test_a_call_takes_spare_tiles_while_another_thread_compiles(monkeypatch):
     calls[0][0]()
 
     def missing(c, formats):
-        return int(c.geometry.tile_m != c.method.spare_pixels)
+        return int(c != kinds.spare(c, formats))
 
     with monkeypatch.context() as waiting:
         waiting.setattr(kinds, "prepares_later", lambda: True)

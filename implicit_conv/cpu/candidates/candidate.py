@@ -272,6 +272,17 @@ class Method(ABC):
             A part takes no arrays of these strides.
         """
 
+    def spare(self, g: Geometry) -> Geometry:
+        """The tiling with small register tiles, of one or two kernels for all sizes; `g` itself if
+        there are none.
+        """
+        return g
+
+    @property
+    def has_spares(self) -> bool:
+        """Whether it may have small register tiles."""
+        return type(self).spare is not Method.spare
+
     def loads(self, c: Candidate) -> list[Load]:
         """The loads of the schedule that it executes for contiguous arrays."""
         return []

@@ -47,13 +47,6 @@ class KernelMethod(Method):
 
     copies_filters: ClassVar[bool] = False  # whether those of each launch must be contiguous
 
-    @property
-    def spare_pixels(self) -> int:
-        """Pixels at most of small register tiles that all sizes can be cut into, with one or two
-        kernels; 0 if there are none.
-        """
-        return 0
-
     @abstractmethod
     def repriced(self, c: Candidate, arch: CpuArch) -> Estimate:
         """The estimate of the candidate's tiling on a CPU, whose costs alone may be others."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from implicit_conv.arrays.arrays import Binding
 from implicit_conv.cpu.candidates.candidate import Candidate, Choice
-from implicit_conv.cpu.candidates.kernel_method import KernelMethod, missing_parts
+from implicit_conv.cpu.candidates.kernel_method import missing_parts
 from implicit_conv.cpu.candidates.query import Formats
 from implicit_conv.cpu.engines.engine import CpuEngine
 from implicit_conv.cpu.plan import planner
@@ -43,15 +43,6 @@ class SizeClass:
     def names(self) -> tuple[str, ...]:
         """The names of the kinds of what is planned, to which entries of measured sizes belong."""
         return tuple(planner.kind_name(each.query) for each in _all(self.engine.choice))
-
-    def missing_parts(self) -> int:
-        """The number of parts of its engine's kernels that are not loaded."""
-        return _missing_parts(self.engine.choice, self.engine.formats)
-
-    @property
-    def seconds(self) -> float:
-        """The estimate of a call."""
-        return self.engine.choice.seconds()
 
     def sized(
         self, x_shape: Shape, shape: Shape | None = None, take: Take | None = None
@@ -115,8 +106,12 @@ def _all(choice: Choice) -> Iterator[Choice]:
         yield from _all(part)
 
 
+def missing(engine: CpuEngine) -> int:
+    """The number of parts of an engine's kernels that are not loaded."""
+    return _missing_parts(engine.choice, engine.formats)
+
+
 def _missing_parts(choice: Choice, formats: Formats) -> int:
-    """The parts of kernels of a choice that are not loaded; see `SizeClass.missing_parts`."""
     c = choice.best
     if not c.parts:
         return missing_parts(c, formats)
@@ -164,11 +159,11 @@ def _resized(choice: Choice, problem: Problem) -> Candidate | None:
 
 def spare(c: Candidate, formats: Formats) -> Candidate:
     """The candidate with its spare register tiles, or itself if its method has none."""
-    assert isinstance(c.method, KernelMethod) and c.tiling is not None
-    pixels, g = c.method.spare_pixels, c.geometry
-    if not pixels or pixels >= g.tile_m:
+    assert c.tiling is not None
+    geometry = c.method.spare(c.geometry)
+    if geometry == c.geometry:
         return c
-    return replace(c, tiling=c.tiling._replace(geometry=g._replace(tile_m=pixels, skips_w=0)))
+    return replace(c, tiling=c.tiling._replace(geometry=geometry))
 
 
 def loaded(c: Candidate, formats: Formats) -> Candidate:
@@ -232,7 +227,14 @@ def known_engine(kind: Hashable, x_shape: Shape, shape: Shape | None = None) -> 
     if PREPARED.get(key) is None:
         PREPARED.keep(key, (ENGINES.get(kind) or found).has_spares)
         prepare_later(found.prepared)
-    return found.sized(x_shape, shape, loaded if prepares_later() else None), False
+    if not prepares_later():
+        return found.sized(x_shape, shape), False
+    engine = found.sized(x_shape, shape, loaded)
+    kinds_first = ENGINES.get(kind)
+    if engine is not None and kinds_first is not None and missing(engine):
+        other = kinds_first.sized(x_shape, shape, loaded)
+        engine = other if other is not None and not missing(other) else engine
+    return engine, False
 
 
 def keep_size(kind: Hashable, x_shape: Shape, shape: Shape | None, engine: Any) -> None:
@@ -245,8 +247,9 @@ def is_temporary(engine: Any) -> bool:
     """Whether an engine has spare register tiles, until others are loaded."""
     if not prepares_later() or not isinstance(engine, CpuEngine):
         return False
-    leaves: Iterator[Any] = (each.best for each in _all(engine.choice) if not each.best.parts)
-    return any(c == spare(c, engine.formats) for c in leaves if c.tiling and c.method.spare_pixels)
+    leaves = [each.best for each in _all(engine.choice) if not each.best.parts]
+    own = [c for c in leaves if c.tiling and c.method.has_spares]
+    return any(c == spare(c, engine.formats) for c in own)
 
 
 def keep_engine(kind: Hashable, engine: Any, shape: Shape | None = None) -> Any:
@@ -262,11 +265,11 @@ def keep_engine(kind: Hashable, engine: Any, shape: Shape | None = None) -> Any:
     first: SizeClass | None = ENGINES.get(kind)
     if first is None:
         ENGINES.keep(kind, own)
-    elif first.has_spares and (missing := own.missing_parts()):
+    elif first.has_spares and (lacking := missing(engine)):
         other = first.sized(engine.x_shape, shape, loaded)
-        taken = None if other is None else size_class_of(other)
-        if taken is not None and taken.missing_parts() < missing:
-            if taken.seconds - own.seconds < COMPILATION_SECONDS:
+        taken = size_class_of(other)
+        if taken is not None and missing(taken.engine) < lacking:
+            if taken.engine.choice.seconds() - engine.choice.seconds() < COMPILATION_SECONDS:
                 PREPARED.keep(key, True)
                 ENGINES.keep(key, taken)
                 prepare_later(functools.partial(_exchanged, key, own))

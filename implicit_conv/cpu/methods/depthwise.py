@@ -33,6 +33,7 @@ from implicit_conv.cpu.candidates.tiling import (
 )
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.machine.costs import FMAS_PER_CYCLE
+from implicit_conv.cpu.methods.gemm_tilings import few_pixels
 from implicit_conv.cpu.run.call import Arrays, is_contiguous
 from implicit_conv.cpu.run.packed import PackedOrder
 from implicit_conv.kernels import schedule
@@ -76,10 +77,9 @@ class Depthwise(KernelMethod):
         taps = ", taps by columns" if self.by_columns else ""
         return f"vector lanes are channels, x {'in place' if self.in_place else 'copied'}{taps}"
 
-    @property
-    def spare_pixels(self) -> int:
-        """Two, so that a row has tiles of two pixels and of one, if x is copied."""
-        return 0 if self.in_place else 2
+    def spare(self, g: Geometry) -> Geometry:
+        """The tiling with register tiles of two pixels and of one, if x is copied."""
+        return g if self.in_place else few_pixels(g, 2)
 
     @property
     def order(self) -> str:

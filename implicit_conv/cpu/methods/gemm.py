@@ -37,10 +37,12 @@ from implicit_conv.cpu.candidates.query import Refusal, Request
 from implicit_conv.cpu.candidates.tiling import Estimate
 from implicit_conv.cpu.machine.arch import BFLOAT16, INT8, CpuArch
 from implicit_conv.cpu.methods.gemm_tilings import (
+    SPARE_PIXELS,
     TILE_WORDS,
     channel_block,
     dot_cost,
     estimate,
+    few_pixels,
     is_gapless,
     spread_pixels,
     tiled,
@@ -50,6 +52,7 @@ from implicit_conv.cpu.run.call import Arrays, as_row, is_contiguous, is_row
 from implicit_conv.cpu.run.packed import PackedOrder, PanelOrder
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.gemm.layout import GemmLayout
+from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import Load, trace
 
@@ -58,7 +61,6 @@ if TYPE_CHECKING:
 
 
 PAIR = 2  # channels that a dot product of bfloat16 multiplies at once
-SPARE_PIXELS = 4  # so that FMAs do not wait for one another
 
 
 @dataclass(frozen=True)
@@ -72,10 +74,9 @@ class Gemm(KernelMethod):
     channels: int = 1
     multiplier: str = ""  # a key of TILE_WORDS, if several pixels are multiplied at once
 
-    @property
-    def spare_pixels(self) -> int:
-        """A few, unless several are multiplied at once."""
-        return 0 if self.multiplier else SPARE_PIXELS
+    def spare(self, g: Geometry) -> Geometry:
+        """The tiling with register tiles of a few pixels, unless several are multiplied at once."""
+        return g if self.multiplier else few_pixels(g, SPARE_PIXELS)
 
     @property
     def summary(self) -> str:

@@ -71,6 +71,10 @@ class PlanarDepthwise(KernelMethod):
         """Each lane sums the taps of its own pixel."""
         return depthwise.COLUMN_ORDER
 
+    def spare(self, g: Geometry) -> Geometry:
+        """The tiling with single rows."""
+        return g._replace(tile_p=1)
+
     @classmethod
     def candidates(
         cls, problem: Problem, arch: CpuArch, request: Request

@@ -79,6 +79,10 @@ class ShiftedRows(KernelMethod):
         """What it needs of the strides of arrays, in words."""
         return "contiguous pixels of the rows of x"
 
+    def spare(self, g: Geometry) -> Geometry:
+        """The tiling with register tiles of one vector."""
+        return g._replace(tile_m=1)
+
     @classmethod
     def candidates(
         cls, problem: Problem, arch: CpuArch, request: Request

@@ -54,10 +54,9 @@ class TransposedGemm(Gemm):
 
     needs = f"{ROW_NEED}, and contiguous channels of w"
 
-    @property
-    def spare_pixels(self) -> int:
-        """None: a register tile has filters, which all sizes have in common."""
-        return 0
+    def spare(self, g: Geometry) -> Geometry:
+        """`g`: its register tiles have filters, which all sizes have in common."""
+        return g
 
     @classmethod
     def candidates(

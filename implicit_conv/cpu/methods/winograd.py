@@ -46,7 +46,7 @@ from implicit_conv.cpu.candidates.tiling import (
 )
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.machine.costs import FMAS_PER_CYCLE
-from implicit_conv.cpu.methods.gemm import SPARE_PIXELS
+from implicit_conv.cpu.methods.gemm_tilings import SPARE_PIXELS, few_pixels
 from implicit_conv.cpu.run.packed import PackedOrder
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.winograd.layout import WinogradLayout
@@ -79,10 +79,9 @@ class Winograd(KernelMethod):
     stride: int = 1
     flushes: bool = False  # whether filters are transformed with subnormals treated as zero
 
-    @property
-    def spare_pixels(self) -> int:
-        """As many as of implicit GEMM, whose products these are."""
-        return SPARE_PIXELS
+    def spare(self, g: Geometry) -> Geometry:
+        """The tiling with register tiles of a few pixels."""
+        return few_pixels(g, SPARE_PIXELS)
 
     @property
     def algorithm(self) -> str:

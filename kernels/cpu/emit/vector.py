@@ -11,6 +11,7 @@ from typing import Any
 
 from implicit_conv.kernels.cpu.emit import internals, masks
 from implicit_conv.kernels.cpu.emit.internals import ir
+from implicit_conv.process.preparation import give_way
 
 I64 = ir.IntType(64)
 I32 = ir.IntType(32)
@@ -88,6 +89,7 @@ class Emitter:
 
     def pointer(self, address: ir.Value, kind: ir.Type | None = None) -> ir.Value:
         """`address` (an integer or a byte pointer) as a pointer to `kind`, a vector by default."""
+        give_way()
         kind = (kind or self.vector).as_pointer()
         if address.type == I64:
             return self.builder.inttoptr(address, kind)

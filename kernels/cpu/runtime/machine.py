@@ -13,8 +13,8 @@ import llvmlite.binding as llvm
 from implicit_conv.process.preparation import checkpoint, first
 
 # How large a function may be, in LLVM's measure, to be inlined in several places. LLVM's own limit
-# is 225. First calls take 12 % less time at 100, and all others as much (EPYC 9004, 2026-11).
-INLINING = 100
+# is 225. First calls take 9 % less time at 25 than at 100, and all others as much (Xeon, 2026-11).
+INLINING = 25
 # The level of LLVM's passes at most. What it does at 3 alone, such as a copy of a loop for each
 # value of a condition, made no call faster and took a quarter of its time (EPYC 7003, 2026-11); at
 # 1 a 9x9 layer of 3 channels took a tenth more.
