@@ -26,8 +26,8 @@ are answered whose size is new: [the planner](../explanation/planner.md#sizes-th
 - **late** is the number of sizes whose first call took over 5 ms more than the later ones. Those
   of torch say what the machine adds.
 - **largest** is the slowest first call of ours.
-- **kernels** is the number of kernels that were compiled for these calls. The run began with an
-  empty cache of kernels."""
+- **kernels** is the number of kernels that were compiled for these calls. Every kind has processes
+  of its own, ours with an empty cache of kernels."""
 
 
 def kinds_rows(record: Record) -> Rows:

@@ -1,8 +1,7 @@
 """Suite "changing": what a call costs whose size was never seen, in kinds of calls that are known.
 
 Ours and torch have a process each for every kind, and take turns size by size; ours starts with an
-empty cache of kernels. The first two sizes of a kind make it known, and count in no other figure
-than that of the very first call.
+empty cache of kernels. The first two sizes of a kind make it known, and count in no figure.
 """
 
 from __future__ import annotations
