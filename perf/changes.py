@@ -27,7 +27,7 @@ are answered whose size is new: [the planner](../explanation/planner.md#sizes-th
   of torch say what the machine adds.
 - **largest** is the slowest first call of ours.
 - **kernels** is the number of kernels that were compiled for these calls. Every kind has processes
-  of its own, ours with an empty cache of kernels."""
+  of its own, ours with an empty cache of kernels; before 2026-11-29 one process had all kinds."""
 
 
 def kinds_rows(record: Record) -> Rows:
