@@ -2,8 +2,8 @@
 
 A call of a new size has the engine that another size of its range has, with its geometry derived
 anew; see `planner`. The second size of a kind tells that sizes change: its call compiles register
-tiles that any size can be cut into, and from then on another thread compiles those that sizes take,
-so that no later call waits for it.
+tiles that any size can be cut into, if the method has such, and from then on another thread compiles
+those that sizes take. Until then calls take the small ones.
 """
 
 from __future__ import annotations
