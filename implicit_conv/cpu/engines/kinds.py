@@ -1,9 +1,9 @@
 """Kinds of calls, which differ in the size of x alone: their engines take choices over.
 
 A call of a new size has the engine that another size of its range has, with its geometry derived
-anew; see `planner`. The second size of a kind tells that sizes change: its call compiles register
-tiles that any size can be cut into, if the method has such, and from then on another thread compiles
-those that sizes take. Until then calls take the small ones.
+anew; see `planner`. The second size of a kind tells that sizes change: its call compiles small
+register tiles that any size can be cut into, if the method has such. From then on another thread
+compiles those that sizes take; until it has, calls take the small ones.
 """
 
 from __future__ import annotations
