@@ -10,6 +10,7 @@ from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.few_outputs.layout import RegisterTile as DotsTile
 from implicit_conv.kernels.cpu.operator import Build, Operator
 from implicit_conv.kernels.cpu.planar_gemm.layout import (
+    Pixels,
     PlanarGemmLayout,
     RegisterTile,
     flat_row_bytes,
@@ -123,11 +124,12 @@ class FlatPlanarGemm(PlanarGemm):
                 plane=flat_row_bytes(self.g, self.itemsize, self.lanes),
                 tail_pixels=tail_pixels(self.lanes),
                 waiting_filters=self.pixels.waiting_filters,
+                keeps=self.pixels.keeps,
             ),
         }
 
     def _part_kind(self) -> Any:
-        return self._asks_ahead
+        return self._asks_ahead, self.pixels.keeps
 
     def _extents(self) -> Any:
         heights, few = self._long_rows()
@@ -135,7 +137,7 @@ class FlatPlanarGemm(PlanarGemm):
 
     @property
     def _asks_ahead(self) -> bool:
-        return self.layout.in_place and self.pixels.asks_ahead
+        return self.layout.in_place and self.pixels.asks_ahead and not self.pixels.keeps
 
     def _long_rows(self) -> tuple[set[int], bool]:
         """The heights of register tiles, and whether dot products compute some of the last pixels
@@ -151,7 +153,10 @@ class FlatPlanarGemm(PlanarGemm):
 
     def _own_parts(self) -> dict[int, Code]:
         heights, few = self._long_rows()
-        parts = self._sums(heights, long_row=True, ahead=self._asks_ahead) | self._loads()
+        if self.pixels.keeps:
+            parts = self._kept_sums(heights) | self._loads()
+        else:
+            parts = self._sums(heights, long_row=True, ahead=self._asks_ahead) | self._loads()
         if self.pixels.channels_last:
             parts |= transposes(table.TRANSPOSE_WORDS, 1, self.lanes, self.form)
         if few:
@@ -165,6 +170,26 @@ class FlatPlanarGemm(PlanarGemm):
                 self.fma,
             )
         return parts
+
+    def _kept_sums(self, heights: set[int]) -> dict[int, Code]:
+        """Microkernels with these heights: of an item's first panel, and of those that read its
+        copy.
+        """
+        g = self.g
+        chained = g.C > schedule.CHAIN
+        slots = {Pixels.COPIED: table.first_panel_slot, Pixels.KEPT: table.planar_gemm_slot}
+        return {
+            slot(k, height): code(
+                ".planar_gemm.compiled.microkernel:make_long_row_microkernel",
+                RegisterTile(k, height, False, True, False, chained, pixels),
+                self.lanes,
+                self.itemsize,
+                self.fma,
+            )
+            for pixels, slot in slots.items()
+            for k in {min(g.tile_k, g.K), g.K % g.tile_k} - {0}
+            for height in heights
+        }
 
     def _views(self) -> Any:
         """The byte offset of each channel's row, in the buffer or in x."""

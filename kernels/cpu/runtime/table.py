@@ -59,6 +59,13 @@ def planar_gemm_slot(filters: int, rows: int) -> int:
     return PLANAR_GEMM + rows * HEIGHTS + filters
 
 
+def first_panel_slot(filters: int, rows: int) -> int:
+    """Slot of the microkernel that also copies the pixels for other panels; no operator has it and
+    microkernels of the GEMM.
+    """
+    return rows * HEIGHTS + filters
+
+
 def transpose_slot(way: int, step: int, edge: int) -> int:
     """Slot of the transpose that keeps every step-th column; `edge` for a partial block."""
     return way + 2 * (step - 1) + edge

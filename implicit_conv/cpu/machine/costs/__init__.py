@@ -73,6 +73,8 @@ class PlanarGemm(NamedTuple):
     # Per element and register tile, where it reads x in place, and each channel is on pages of its
     # own that are too many for the first level of address translation.
     page: Cycles
+    keep: Number  # of the first panel: what copying a vector of pixels adds to its load
+    kept: Number  # `aligned` of such copies, which lie in order
     segment: Cycles  # fixed, per part of an image row that is stored
     far_store: Cycles  # per byte of planes of a result that the last-level cache does not keep
     sums: Cycles  # per vector of sums: to initialise, clamp and store it
@@ -268,6 +270,8 @@ EPYC = Costs(
         unaligned=4.0,
         aligned=4.0,
         page=0,
+        keep=1,
+        kept=1,
         segment=0,
         far_store=0,
         sums=2,

@@ -57,7 +57,9 @@ XEON = Costs(
     PlanarGemm(
         unaligned=8.492,
         aligned=8.132,
-        page=1.3,
+        page=2.2,
+        keep=5.0,
+        kept=5.6,
         segment=29.42,
         far_store=0.08115,
         sums=1.392,
