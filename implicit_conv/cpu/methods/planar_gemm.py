@@ -269,7 +269,9 @@ def estimate(method: PlanarGemm, problem: Problem, arch: CpuArch, g: Geometry) -
     if method.keeps:
         first = _sum_cycles(arch, g, lanes, own.unaligned + own.keep, pages)
         multiply = first + (panels - 1) * _sum_cycles(arch, g, lanes, own.kept, 0.0)
-    if g.tile_q < g.Q and not problem.channels_last:
+    y_bytes = problem.N * math.prod(problem.output) * problem.K * problem.itemsize
+    stays = method.keeps and y_bytes <= arch.l2_bytes  # so that parts of rows cost nothing
+    if g.tile_q < g.Q and not (problem.channels_last or stays):
         multiply += g.tile_p * g.K * own.segment
     buffer = _sizes(method, problem, g, lanes).scratch(False).buffer
     load = 0.0 if in_place else _load_cycles(problem, arch, g, lanes, buffer)
@@ -283,7 +285,7 @@ def estimate(method: PlanarGemm, problem: Problem, arch: CpuArch, g: Geometry) -
             multiply += g.tile_p * g.tile_q * g.K * costs.planar_gemm.staged
             load += g.tile_p * g.tile_q * g.C * costs.planar_gemm.staged
         multiply += vectors * blocks * lanes**2 * costs.common.transpose
-    elif problem.N * math.prod(problem.output) * problem.K * problem.itemsize > FAR_BYTES:
+    elif y_bytes > FAR_BYTES:
         multiply += g.tile_p * g.tile_q * g.K * problem.itemsize * own.far_store
     filter_bytes = g.K * g.C * schedule.taps(g) * problem.itemsize
     planes = g.C * g.tile_q * problem.itemsize if in_place else buffer
