@@ -17,7 +17,7 @@ from implicit_conv.cpu.machine.costs import EPYC
 from implicit_conv.cpu.methods.planar_gemm import PlanarGemm
 from implicit_conv.testing import Case, changed, plan_of
 
-PAGES = EPYC.planar_gemm._replace(page=1e6, segment=9.0)  # where planes in place cost time
+PAGES = EPYC.planar_gemm._replace(page=1e6, keep=9.0, kept=2.0)  # where planes in place cost time
 
 
 @pytest.fixture(autouse=True)
