@@ -53,6 +53,7 @@ class Gemm(NamedTuple):
     pairs: Number  # FMAs in the time of a dot product of pairs of bfloat16
     quads: Number  # FMAs in the time of a dot product of four integers of 8 bits
     spread: Number  # slowdown of register tiles whose pixels share few sets of L1, beyond 1
+    wide_elements: Number  # of a sum at most that four vectors of filters add up faster than two
     tile_pixel: Cycles  # fixed, per pixel of a register tile, without its sums
     run: Cycles  # fixed, per run of a register tile's taps
     pixel_copy: Cycles  # to copy a pixel of one group, at least
@@ -255,6 +256,7 @@ EPYC = Costs(
         pairs=1,
         quads=1,
         spread=0,
+        wide_elements=0,
         tile_pixel=100 / 14,
         run=25,
         pixel_copy=4,

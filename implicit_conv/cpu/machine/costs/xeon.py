@@ -45,6 +45,7 @@ XEON = Costs(
         pairs=3.285,
         quads=1,
         spread=0.1169,
+        wide_elements=192,
         tile_pixel=6.834,
         run=15.98,
         pixel_copy=6.014,
