@@ -20,10 +20,9 @@ from implicit_conv.timing import UNTOLD, disturbance, no_collection
 from implicit_conv.tools.rivals import Function, check, local, ours
 from perf import terminal
 from perf.layers import layers
-from perf.machines import machine_of
-from perf.pages import WRITTEN, measured, where_lines
+from perf.pages import WRITTEN, heading, measured, where_lines
 from perf.record import Record, load, new_record, save
-from perf.tables import Named, disturbed_lines, markdown, threads_text
+from perf.tables import TITLES, Named, disturbed_lines, markdown, threads_text
 from perf.terminal import Rows, table_of
 
 SUITE = "bursts"
@@ -181,7 +180,7 @@ def sum_lines(record: Record) -> list[str]:
 
 def page(named: Named) -> str:
     """The text of bursts.md: a section a run."""
-    title = f"# Speed: bursts of calls\n\n{WRITTEN}"
+    title = f"# Speed: {TITLES[SUITE]}\n\n{WRITTEN}"
     return "\n\n".join([title, READING, *(section(record) for _, record in named)]) + "\n"
 
 
@@ -194,8 +193,3 @@ def section(record: Record) -> str:
         "\n".join(f"- {fact}" for fact in [*sum_lines(record), *where_lines(record)]),
     ]
     return "\n\n".join(parts)
-
-
-def heading(record: Record) -> str:
-    """The heading of a run, different from that of any other run on its machine."""
-    return f"{machine_of(record)}, {threads_text(record['settings']['threads'])}"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from statistics import median
+from statistics import geometric_mean, median
 from typing import Any
 
 from perf.kinds import OURS, TORCH
-from perf.machines import machine_of
-from perf.pages import WRITTEN, measured, where_lines
+from perf.overviews import ratios_of
+from perf.pages import WRITTEN, heading, measured, where_lines
 from perf.record import Record
-from perf.tables import Named, disturbed_lines, markdown, threads_text
+from perf.tables import TITLES, Named, disturbed_lines, markdown
 from perf.terminal import Rows, table_of
 
 PAGE = "changing"  # its name
@@ -32,17 +32,18 @@ are answered whose size is new: [the planner](../explanation/planner.md#sizes-th
 
 def kinds_rows(record: Record) -> Rows:
     """One row a kind."""
-    return [_cells(row, disturbed="disturbed" in record) for row in record["rows"]]
+    return [_cells(record, row) for row in record["rows"]]
 
 
-def _cells(row: dict[str, Any], disturbed: bool) -> dict[str, str]:
+def _cells(record: Record, row: dict[str, Any]) -> dict[str, str]:
     cells = {"kind": row["layer"]}
     for name, timing in row["timings"].items():
         cells[f"{name} new ms"] = f"{1e3 * median(beyond(timing)):.2f}"
         cells[f"{name} kept ms"] = f"{1e3 * median(timing['kept']):.2f}"
         cells[f"{name} late"] = str(sum(more > LATE for more in beyond(timing)))
     if TORCH in row["timings"]:
-        cells["torch/ours"] = "" if disturbed else f"{ratio(row):.2f}"
+        ratio = ratios_of(record, row, TORCH)["call"]
+        cells["torch/ours"] = "" if "disturbed" in record else f"{ratio:.2f}"
     largest = max(row["timings"][OURS]["first"])
     return {**cells, "largest ms": f"{1e3 * largest:.1f}", "kernels": str(row["kernels"])}
 
@@ -50,12 +51,6 @@ def _cells(row: dict[str, Any], disturbed: bool) -> dict[str, str]:
 def beyond(timing: dict[str, list[float]]) -> list[float]:
     """What each first call took beyond the kept calls of its size, in seconds."""
     return [first - kept for first, kept in zip(timing["first"], timing["kept"], strict=True)]
-
-
-def ratio(row: dict[str, Any]) -> float:
-    """The sum of torch's first calls over that of ours."""
-    torch, ours = (sum(row["timings"][name]["first"]) for name in (TORCH, OURS))
-    return float(torch / ours)
 
 
 def terminal_table(record: Record) -> str:
@@ -71,7 +66,11 @@ def sum_lines(record: Record) -> list[str]:
         torch, ours = (
             sum(sum(row["timings"][name]["first"]) for row in timed) for name in (TORCH, OURS)
         )
-        lines.append(f"torch's first calls of all kinds over ours, in sum: {torch / ours:.2f}")
+        mean = geometric_mean([ratios_of(record, row, TORCH)["call"] for row in timed])
+        lines.append(
+            f"torch's first calls over ours: {mean:.2f} in the geometric mean of kinds, "
+            f"{torch / ours:.2f} in sum"
+        )
     for name, reason in record["settings"]["left_out"].items():
         lines.append(f"left out {name}: {reason}")
     return lines if record["complete"] else [*lines, "incomplete: the run was interrupted"]
@@ -79,7 +78,7 @@ def sum_lines(record: Record) -> list[str]:
 
 def page(named: Named) -> str:
     """The text of changing.md: a section a run."""
-    title = f"# Speed: sizes that change with every call\n\n{WRITTEN}"
+    title = f"# Speed: {TITLES[PAGE]}\n\n{WRITTEN}"
     return "\n\n".join([title, READING, *(section(record) for _, record in named)]) + "\n"
 
 
@@ -94,8 +93,3 @@ def section(record: Record) -> str:
         "\n".join(f"- {fact}" for fact in [*facts, *where_lines(record)]),
     ]
     return "\n\n".join(parts)
-
-
-def heading(record: Record) -> str:
-    """The heading of a run, different from that of any other run on its machine."""
-    return f"{machine_of(record)}, {threads_text(record['settings']['threads'])}"

@@ -5,15 +5,14 @@ from __future__ import annotations
 from statistics import geometric_mean
 from typing import Any, NamedTuple
 
-from perf.machines import machine_of
 from perf.models.catalogue import MODELS, TENSORS
 from perf.models.names import ARRAYS, ENGINES, OURS, TORCH
-from perf.pages import WRITTEN, measured, where_lines
+from perf.overviews import fastest_line
+from perf.pages import WRITTEN, heading, measured, where_lines
 from perf.record import Record
-from perf.tables import Named, disturbed_lines, markdown, threads_text
+from perf.tables import TITLES, Named, disturbed_lines, markdown
 from perf.terminal import Rows, table_of
 
-TITLES = {MODELS: "whole models of torch", TENSORS: "calls on tensors of torch"}
 READING = {
     MODELS: """\
 Models run as their libraries have them, in eager mode, without gradients, one input at a time, in
@@ -112,7 +111,8 @@ def lines_of(record: Record) -> list[str]:
     """What all rows say together, their largest error, and what is missing."""
     rows, lines = record["rows"], []
     if "disturbed" not in record:
-        lines = [line for name in record["settings"]["against"] for line in _means(rows, name)]
+        lines = fastest_line(record, "model")
+        lines += [line for name in record["settings"]["against"] for line in _means(rows, name)]
         told = [(row["ratios"][TORCH], limit) for row in rows if (limit := limit_of(row))]
         if told:
             mean = geometric_mean([ratio / limit.ratio for ratio, limit in told])
@@ -161,9 +161,3 @@ def section(record: Record) -> str:
         "\n".join(f"- {fact}" for fact in facts),
     ]
     return "\n\n".join(parts)
-
-
-def heading(record: Record) -> str:
-    """The heading of a run, different from that of any other run on its machine."""
-    title = TITLES[record["settings"]["suite"]].capitalize()
-    return f"{title}, {machine_of(record)}, {threads_text(record['settings']['threads'])}"
