@@ -61,7 +61,7 @@ def chart(records: Sequence[Record]) -> list[Least]:
     Of more than MOST networks it shows those that compare worst, and if there is none, all suites.
     """
     networks = [record for record in records if is_in_chart(record)]
-    return least(networks or records, suite_title)[:MOST]
+    return (least(networks, suite_title) or least(records, suite_title))[:MOST]
 
 
 def table(records: Sequence[Record]) -> list[Least]:

@@ -113,7 +113,7 @@ a checkout, on an idle machine,
 python -m perf run --suite resnet50 --threads 1 --against torch -o perf/records/mine.json
 ```
 
-makes a record, and this command writes these pages and README's table from all records:
+makes a record, and this command writes these pages and README's chart and table from all records:
 
 ```sh
 {command}
@@ -165,10 +165,8 @@ def bars_words(bars: Sequence[highlights.Least], folder: str) -> str:
         groups.setdefault(met, []).append(bar.work)
     *before, (met, rest) = groups.items()
     others = listed(rest) if len(rest) == 1 else "the others" if before else "all networks"
-    words = [f"{listed(networks)} met {several}" for several, networks in before]
-    words.append(f"{others}{'' if before else ' met'} {met}")
-    told = "; ".join(words)
-    return f"{BARS.format(folder)} {told[0].upper()}{told[1:]}."
+    told = [f"of {listed(networks)}: {several}" for several, networks in before]
+    return f"{BARS.format(folder)} Rivals {'; '.join([*told, f'of {others}: {met}'])}."
 
 
 def listed(words: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""``perf report``: runs as pages with plots, in docs/speed, and as the README's table."""
+"""``perf report``: runs as pages with plots, in docs/speed, and as README's chart and table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PUBLISHED = "https://github.com/implicit-conv/implicit_conv/blob/main/docs/speed
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the command line."""
     parser = commands.add_parser(
-        "report", help="write records as docs/speed and README's table", description=__doc__
+        "report", help="write records as docs/speed and in README", description=__doc__
     )
     parser.add_argument("records", nargs="+", type=Path)
     parser.add_argument("--docs", type=Path, help="write pages and plots into its folder speed")
@@ -122,9 +122,11 @@ def readme_text(text: str, records: Sequence[Record]) -> str:
     Raises
     ------
     ValueError
-        The text does not hold each mark exactly once.
+        The text does not hold each mark exactly once, or no record has a rival.
     """
     rows = [readme_row(row) for row in highlights.table(records)]
+    if not rows:
+        raise ValueError("no record has a rival, so README has nothing to show; measure one")
     parts = {"chart": readme_chart(records), "table": tables.markdown(rows, left=len(rows[0]))}
     for name, part in parts.items():
         begin = BEGIN.format(name)
@@ -156,7 +158,7 @@ def readme_row(row: highlights.Least) -> dict[str, str]:
     mean, worst = row.mean, row.worst
     return {
         "work": row.work,
-        "mean": f"{linked(mean, mean.ratio)} {mean.against}, {machine_of(mean.record)}",
+        "least mean": f"{linked(mean, mean.ratio)} {mean.against}, {machine_of(mean.record)}",
         "worst layer": f"{linked(worst, worst.worst)} {row.elsewhere}".strip(),
     }
 

@@ -113,11 +113,12 @@ def test_a_sentence_tells_the_rivals_of_each_bar():
         words = pages.bars_words(highlights.chart(records), "")
         return words.partition("rivals.md). ")[2]
 
-    assert told(several, *torch) == "ResNet-50 met torch and xnnpack; the others torch alone."
-    assert told(several, torch[0]) == "ResNet-50 met torch and xnnpack; VGG-16 torch alone."
-    assert told(*torch) == "All networks met torch alone."
-    assert told(torch[0]) == "VGG-16 met torch alone."
-    assert told(several) == "ResNet-50 met torch and xnnpack."
+    both = "Rivals of ResNet-50: torch and xnnpack"
+    assert told(several, *torch) == f"{both}; of the others: torch alone."
+    assert told(several, torch[0]) == f"{both}; of VGG-16: torch alone."
+    assert told(*torch) == "Rivals of all networks: torch alone."
+    assert told(torch[0]) == "Rivals of VGG-16: torch alone."
+    assert told(several) == f"{both}."
 
 
 def test_families_of_cpus_have_the_worst_of_their_records_and_the_costs_of_the_planner():

@@ -144,16 +144,16 @@ def test_the_sentences_below_the_chart_are_true_of_every_bar(records):
     assert re.findall(r"\d\.\d+", alt) == [
         f"{edge(found):.2f}" for found in (means, slow) for edge in (min, max)
     ]
-    (sentence,) = re.findall(r"rivals\.md\)\. (\S.* met .*?)\. \[Every layer\]", README)
+    (sentence,) = re.findall(r"rivals\.md\)\. (Rivals of .*?)\. \[Every layer\]", README)
     assert f"{sentence}." in INDEX
     claims = dict.fromkeys(least)
-    for part in sentence.replace(" met ", " ", 1).split("; "):
-        named = [name for name in least if name in part]
-        met = [name for name in overviews.RIVALS if re.search(rf"(?<!\S){name}(?![-\w])", part)]
-        everyone = re.match("The others|the others|All networks", part)
-        for network in [n for n in claims if claims[n] is None] if everyone else named:
-            claims[network] = met
-        assert ("alone" in part) == (len(met) == 1)
+    for part in sentence.removeprefix("Rivals ").split("; "):
+        whose, _, text = part.removeprefix("of ").partition(": ")
+        met = text.removesuffix(" alone").replace(" and ", ", ").split(", ")
+        assert text.endswith(" alone") == (len(met) == 1)
+        rest = [name for name, claim in claims.items() if claim is None]
+        named = [name for name in rest if name in whose]
+        claims |= dict.fromkeys(rest if whose in ("the others", "all networks") else named, met)
     assert claims == {network: rivals(record) for network, record in least.items()}
 
 

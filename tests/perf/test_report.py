@@ -74,6 +74,16 @@ def test_a_readme_without_marks_is_left_alone(record, tmp_path):
     assert readme.read_text() == "mine\n"
 
 
+def test_a_readme_of_runs_without_rivals_is_left_alone(record, tmp_path, capsys):
+    rows = [{**row, "timings": {"call": row["timings"]["call"]}} for row in record["rows"]]
+    save({**record, "rows": rows}, tmp_path / "alone.json")
+    readme = tmp_path / "README.md"
+    readme.write_text("mine\n")
+    assert main(["report", str(tmp_path / "alone.json"), "--readme", str(readme)]) == 2
+    assert "no record has a rival" in capsys.readouterr().err
+    assert readme.read_text() == "mine\n"
+
+
 def test_a_run_without_rivals_has_its_layers_and_no_plot(record, tmp_path):
     rows = [{**row, "timings": {"call": row["timings"]["call"]}} for row in record["rows"]]
     save({**record, "rows": rows}, tmp_path / "alone.json")
