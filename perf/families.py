@@ -26,10 +26,10 @@ rival is torch, or the fastest of several on each layer. An empty cell was not m
 
 {table}
 
-Work is in float32, one image and one thread, unless its name says more. Column *{avx2}* has vectors
-of 256 bits, on CPUs that have AVX-512 and were kept from it. Where the system did not tell a CPU's
-generation, its column has the maker's name alone. The last row is the table of costs by which the
-planner chooses.
+Work is in float32, one image and one thread, unless its name says more; *fast* is a
+[precision](index.md#how-to-read-it). Column *{avx2}* has vectors of 256 bits, on CPUs whose AVX-512
+was not used. Where the system did not tell a CPU's generation, its column has the maker's name
+alone. The last row names the table of costs by which the planner chooses there.
 
 **If no column is yours:**
 
