@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from statistics import geometric_mean, median
+from statistics import median
 from typing import Any
 
 from perf.kinds import OURS, TORCH
-from perf.overviews import ratios_of
-from perf.pages import WRITTEN, heading, measured, where_lines
+from perf.overviews import mean_lines, ratios_of
 from perf.record import Record
-from perf.tables import TITLES, Named, disturbed_lines, markdown
+from perf.tables import disturbed_lines
 from perf.terminal import Rows, table_of
 
 PAGE = "changing"  # its name
@@ -61,35 +60,7 @@ def terminal_table(record: Record) -> str:
 def sum_lines(record: Record) -> list[str]:
     """What all kinds took together, and whether rows are missing."""
     lines = [f"{record['settings']['sizes']} new sizes of each kind"]
-    timed = [row for row in record["rows"] if TORCH in row["timings"]]
-    if timed and "disturbed" not in record:
-        torch, ours = (
-            sum(sum(row["timings"][name]["first"]) for row in timed) for name in (TORCH, OURS)
-        )
-        mean = geometric_mean([ratios_of(record, row, TORCH)["call"] for row in timed])
-        lines.append(
-            f"torch's first calls over ours: {mean:.2f} in the geometric mean of kinds, "
-            f"{torch / ours:.2f} in sum"
-        )
+    lines += [] if "disturbed" in record else mean_lines(record)
     for name, reason in record["settings"]["left_out"].items():
         lines.append(f"left out {name}: {reason}")
     return lines if record["complete"] else [*lines, "incomplete: the run was interrupted"]
-
-
-def page(named: Named) -> str:
-    """The text of changing.md: a section a run."""
-    title = f"# Speed: {TITLES[PAGE]}\n\n{WRITTEN}"
-    return "\n\n".join([title, READING, *(section(record) for _, record in named)]) + "\n"
-
-
-def section(record: Record) -> str:
-    """One run: where and when, and its kinds."""
-    versions = [f"{name} {found['version']}" for name, found in record["rivals"].items()]
-    facts = [*sum_lines(record), *(["rival: " + ", ".join(versions)] if versions else [])]
-    parts = [
-        f"## {heading(record)}",
-        measured(record),
-        markdown(kinds_rows(record), left=1),
-        "\n".join(f"- {fact}" for fact in [*facts, *where_lines(record)]),
-    ]
-    return "\n\n".join(parts)

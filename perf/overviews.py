@@ -42,7 +42,9 @@ class Overview(NamedTuple):
     @property
     def rivals(self) -> list[str]:
         """The rival, or those of which the fastest on each layer counts."""
-        return rivals_that_count(self.record) if self.rival == FASTEST else [self.rival]
+        known, rows = rivals_of(self.record), self.record["rows"]
+        many = [one for one in known if any(counts(self.record, row, one) for row in rows)]
+        return many if self.rival == FASTEST else [self.rival]
 
     @property
     def against(self) -> str:
@@ -125,12 +127,6 @@ def counts(record: Record, row: dict[str, Any], rival: str) -> bool:
     return rival in row["timings"] and plain and is_right(record, row, rival)
 
 
-def rivals_that_count(record: Record) -> list[str]:
-    """Rivals that may be the fastest of at least one layer."""
-    rows = record["rows"]
-    return [name for name in rivals_of(record) if any(counts(record, row, name) for row in rows)]
-
-
 def fastest_of(record: Record) -> list[Fastest]:
     """The fastest rival of each layer that has one; none for a run with fewer than two rivals."""
     rivals = rivals_of(record)
@@ -202,8 +198,17 @@ def network_lines(record: Record) -> list[str]:
     return lines
 
 
-def fastest_line(record: Record, row: str = "layer") -> list[str]:
-    """A short line against the fastest rival of each row, where there are several rivals."""
+def mean_lines(record: Record) -> list[str]:
+    """Short lines on the means over the rows: against the fastest of several rivals, and each."""
+    return [
+        f"{found.against}: time over ours, geometric mean of {found.layers}: {found.ratio:.2f}; "
+        f"least {found.worst:.2f} ({found.worst_layer})"
+        for found in overviews_of(record)
+    ]
+
+
+def fastest_line(record: Record) -> list[str]:
+    """A short line against the fastest rival of each layer, where there are several rivals."""
     fastest = fastest_of(record)
     if not fastest:
         return []
@@ -211,6 +216,6 @@ def fastest_line(record: Record, row: str = "layer") -> list[str]:
     wins = sum(found.ratio >= 1 for found in fastest)
     worst = min(fastest, key=lambda found: found.ratio)
     return [
-        f"against the fastest of all rivals on each {row}: {mean:.2f}, {wins} of {len(fastest)} "
+        f"against the fastest of all rivals on each layer: {mean:.2f}, {wins} of {len(fastest)} "
         f"won, worst {worst.ratio:.2f} ({worst.layer}, {worst.rival})"
     ]

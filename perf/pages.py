@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from perf import highlights, overviews, plots, tables
 from perf.layers import SUITES
@@ -258,6 +258,26 @@ def section(name: str, record: Record) -> str:
         "</details>",
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def other_page(
+    suite: str,
+    runs: Named,
+    reading: str,
+    rows: Callable[[Record], Rows],
+    facts: Callable[[Record], list[str]],
+) -> str:
+    """The text of the page of a suite of other things than layers: a section a run."""
+    parts = [f"# Speed: {tables.TITLES[suite]}\n\n{WRITTEN}", reading]
+    for _, record in runs:
+        versions = [
+            f"{name} {found['version']}" for name, found in record.get("rivals", {}).items()
+        ]
+        rivals = [f"rivals: {', '.join(versions)}"] if versions else []
+        told = [*facts(record), *rivals, *where_lines(record)]
+        parts += [f"## {heading(record)}", measured(record), tables.markdown(rows(record), left=1)]
+        parts += ["\n".join(f"- {fact}" for fact in told)]
+    return "\n\n".join(parts) + "\n"
 
 
 def measured(record: Record) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from html import escape
 from itertools import chain
 from pathlib import Path
@@ -15,6 +14,7 @@ from perf.machines import machine_of
 from perf.models import pages as models
 from perf.record import Record, told
 from perf.tables import Named
+from perf.terminal import Rows
 
 BEGIN, END = "<!-- perf {}: written by `python -m perf report` -->", "<!-- /perf -->"
 COMMAND = "python -m perf report perf/records/*.json --docs docs --readme README.md"
@@ -64,26 +64,20 @@ def in_order(named: Named) -> Named:
     return sorted(runs, key=lambda pair: (tables.suite_order(pair[1]), pair[0]))
 
 
-# Suites of other things than layers, and how their records become a page.
-PAGES: dict[str, Callable[[Named], str]] = {
-    changes.PAGE: changes.page,
-    bursts.SUITE: bursts.page,
-    **{suite: partial(models.page, suite) for suite in models.READING},
+# Suites of other things than layers: how to read them, their rows, and what these say together.
+PAGES: dict[str, tuple[str, Callable[[Record], Rows], Callable[[Record], list[str]]]] = {
+    changes.PAGE: (changes.READING, changes.kinds_rows, changes.sum_lines),
+    bursts.SUITE: (bursts.READING, bursts.burst_rows, bursts.sum_lines),
+    **{suite: (text, models.rows_of, models.lines_of) for suite, text in models.READING.items()},
 }
 
 
 def others(named: Named) -> dict[str, Named]:
     """The runs of each suite of `PAGES` that have rows, in the order of their headings."""
-    found: dict[str, Named] = {}
-    for suite in PAGES:
-        runs = [
-            (name, one)
-            for name, one in named
-            if one["kind"] != "compare" and one["rows"] and one["settings"]["suite"] == suite
-        ]
-        if runs:
-            found[suite] = sorted(runs, key=lambda pair: (pages.heading(pair[1]), pair[0]))
-    return found
+    runs = [pair for pair in named if pair[1]["kind"] != "compare" and pair[1]["rows"]]
+    runs.sort(key=lambda pair: (pages.heading(pair[1]), pair[0]))
+    found = {suite: [pair for pair in runs if pages.suite_of(pair[1]) == suite] for suite in PAGES}
+    return {suite: own for suite, own in found.items() if own}
 
 
 def all_of(runs: Named, beside: Mapping[str, Named]) -> list[Record]:
@@ -96,15 +90,19 @@ def contents(runs: Named, beside: Mapping[str, Named]) -> dict[str, str]:
     other suites.
     """
     bars = highlights.chart([record for _, record in runs])
-    files = {pages.CHART: str(plots.overview(bars))} if bars else {}
-    rivals_page = pages.rivals_page(runs)
-    files |= {pages.RIVALS: rivals_page} if rivals_page else {}
-    families_page = families.page(all_of(runs, beside))
-    files |= {f"{families.PAGE}.md": families_page} if families_page else {}
+    files = {
+        pages.CHART: str(plots.overview(bars)) if bars else "",
+        families.PAGE: families.page(all_of(runs, beside)),
+        pages.RIVALS: pages.rivals_page(runs),
+    }
+    files = {name: text for name, text in files.items() if text}
     more = [name.removesuffix(".md") for name in files if name.endswith(".md")] + [*beside]
     files |= {pages.INDEX: pages.index(runs, COMMAND, more)}
     files |= {f"{suite}.md": pages.page(suite, runs) for suite in pages.suites(runs)}
-    files |= {f"{suite}.md": PAGES[suite](named) for suite, named in beside.items()}
+    files |= {
+        f"{suite}.md": pages.other_page(suite, named, *PAGES[suite])
+        for suite, named in beside.items()
+    }
     rivals = [(name, record) for name, record in runs if overviews.rivals_of(record)]
     return files | {f"{name}.svg": str(plots.layers(record)) for name, record in rivals}
 
@@ -140,17 +138,11 @@ def readme_text(text: str, records: Sequence[Record]) -> str:
 def readme_chart(records: Sequence[Record]) -> str:
     """README's picture, and what its bars are."""
     bars = highlights.chart(records)
-    means, worst = [bar.mean.ratio for bar in bars], [bar.worst.worst for bar in bars]
-    words = (
-        f"Time of the fastest rival over ours: {min(means):.2f} to {max(means):.2f} in the mean of "
-        f"a network; the worst layers are at {min(worst):.2f} to {max(worst):.2f}"
-    )
     picture = f"{PUBLISHED.replace('/blob/', '/raw/')}/{pages.CHART}"
-    told = pages.bars_words(bars, f"{PUBLISHED}/")
     return f"""\
-<img alt="{escape(words)}" width="800" src="{picture}">
+<img alt="{escape(plots.overview_words(bars))}" width="800" src="{picture}">
 
-{told} [Every layer]({PUBLISHED}/{pages.INDEX})."""
+{pages.bars_words(bars, f"{PUBLISHED}/")} [Every layer]({PUBLISHED}/{pages.INDEX})."""
 
 
 def readme_row(row: highlights.Least) -> dict[str, str]:

@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 
 from perf.models.catalogue import MODELS, TENSORS
 from perf.models.names import ARRAYS, ENGINES, OURS, TORCH
-from perf.overviews import fastest_line
-from perf.pages import WRITTEN, heading, measured, where_lines
+from perf.overviews import mean_lines
 from perf.record import Record
-from perf.tables import TITLES, Named, disturbed_lines, markdown
+from perf.tables import disturbed_lines
 from perf.terminal import Rows, table_of
 
 READING = {
@@ -111,8 +110,7 @@ def lines_of(record: Record) -> list[str]:
     """What all rows say together, their largest error, and what is missing."""
     rows, lines = record["rows"], []
     if "disturbed" not in record:
-        lines = fastest_line(record, "model")
-        lines += [line for name in record["settings"]["against"] for line in _means(rows, name)]
+        lines = mean_lines(record)
         told = [(row["ratios"][TORCH], limit) for row in rows if (limit := limit_of(row))]
         if told:
             mean = geometric_mean([ratio / limit.ratio for ratio, limit in told])
@@ -129,35 +127,3 @@ def lines_of(record: Record) -> list[str]:
     for name, reason in record["settings"]["left_out"].items():
         lines.append(f"left out {name}: {reason}")
     return lines if record["complete"] else [*lines, "incomplete: the run was interrupted"]
-
-
-def _means(rows: list[dict[str, Any]], name: str) -> list[str]:
-    """The geometric mean and the least of a rival's times over ours."""
-    ratios = [(row["ratios"][name], row["layer"]) for row in rows if name in row["ratios"]]
-    if not ratios:
-        return []
-    mean, (least, layer) = geometric_mean([ratio for ratio, _ in ratios]), min(ratios)
-    return [
-        f"{name}'s time over ours, geometric mean of {len(ratios)}: {mean:.2f}; "
-        f"least {least:.2f} ({layer})"
-    ]
-
-
-def page(suite: str, named: Named) -> str:
-    """The text of a suite's page: a section a run."""
-    title = f"# Speed: {TITLES[suite]}\n\n{WRITTEN}"
-    sections = (section(record) for _, record in named)
-    return "\n\n".join([title, READING[suite], *sections]) + "\n"
-
-
-def section(record: Record) -> str:
-    """One run: where and when, its rows, and what they say together."""
-    versions = [f"{name} {found['version']}" for name, found in record["rivals"].items()]
-    facts = [*lines_of(record), "rivals: " + ", ".join(versions), *where_lines(record)]
-    parts = [
-        f"## {heading(record)}",
-        measured(record),
-        markdown(rows_of(record), left=1),
-        "\n".join(f"- {fact}" for fact in facts),
-    ]
-    return "\n\n".join(parts)
