@@ -20,10 +20,8 @@ from implicit_conv.timing import UNTOLD, disturbance, no_collection
 from implicit_conv.tools.rivals import Function, check, local, ours
 from perf import terminal
 from perf.layers import layers
-from perf.machines import machine_of
-from perf.pages import WRITTEN, measured, where_lines
 from perf.record import Record, load, new_record, save
-from perf.tables import Named, disturbed_lines, markdown, threads_text
+from perf.tables import disturbed_lines, threads_text
 from perf.terminal import Rows, table_of
 
 SUITE = "bursts"
@@ -177,25 +175,3 @@ def sum_lines(record: Record) -> list[str]:
     several, bursts = threads_text(record["settings"]["threads"]), record["settings"]["rounds"]
     lines = [f"{LAYER}: {bursts} bursts on {several} and as many on one after each pause"]
     return lines if record["complete"] else [*lines, "incomplete: the run was interrupted"]
-
-
-def page(named: Named) -> str:
-    """The text of bursts.md: a section a run."""
-    title = f"# Speed: bursts of calls\n\n{WRITTEN}"
-    return "\n\n".join([title, READING, *(section(record) for _, record in named)]) + "\n"
-
-
-def section(record: Record) -> str:
-    """One run: where and when, and its pauses."""
-    parts = [
-        f"## {heading(record)}",
-        measured(record),
-        markdown(burst_rows(record), left=1),
-        "\n".join(f"- {fact}" for fact in [*sum_lines(record), *where_lines(record)]),
-    ]
-    return "\n\n".join(parts)
-
-
-def heading(record: Record) -> str:
-    """The heading of a run, different from that of any other run on its machine."""
-    return f"{machine_of(record)}, {threads_text(record['settings']['threads'])}"

@@ -6,10 +6,9 @@ from statistics import median
 from typing import Any
 
 from perf.kinds import OURS, TORCH
-from perf.machines import machine_of
-from perf.pages import WRITTEN, measured, where_lines
+from perf.overviews import mean_lines, ratios_of
 from perf.record import Record
-from perf.tables import Named, disturbed_lines, markdown, threads_text
+from perf.tables import disturbed_lines
 from perf.terminal import Rows, table_of
 
 PAGE = "changing"  # its name
@@ -32,17 +31,18 @@ are answered whose size is new: [the planner](../explanation/planner.md#sizes-th
 
 def kinds_rows(record: Record) -> Rows:
     """One row a kind."""
-    return [_cells(row, disturbed="disturbed" in record) for row in record["rows"]]
+    return [_cells(record, row) for row in record["rows"]]
 
 
-def _cells(row: dict[str, Any], disturbed: bool) -> dict[str, str]:
+def _cells(record: Record, row: dict[str, Any]) -> dict[str, str]:
     cells = {"kind": row["layer"]}
     for name, timing in row["timings"].items():
         cells[f"{name} new ms"] = f"{1e3 * median(beyond(timing)):.2f}"
         cells[f"{name} kept ms"] = f"{1e3 * median(timing['kept']):.2f}"
         cells[f"{name} late"] = str(sum(more > LATE for more in beyond(timing)))
     if TORCH in row["timings"]:
-        cells["torch/ours"] = "" if disturbed else f"{ratio(row):.2f}"
+        ratio = ratios_of(record, row, TORCH)["call"]
+        cells["torch/ours"] = "" if "disturbed" in record else f"{ratio:.2f}"
     largest = max(row["timings"][OURS]["first"])
     return {**cells, "largest ms": f"{1e3 * largest:.1f}", "kernels": str(row["kernels"])}
 
@@ -50,12 +50,6 @@ def _cells(row: dict[str, Any], disturbed: bool) -> dict[str, str]:
 def beyond(timing: dict[str, list[float]]) -> list[float]:
     """What each first call took beyond the kept calls of its size, in seconds."""
     return [first - kept for first, kept in zip(timing["first"], timing["kept"], strict=True)]
-
-
-def ratio(row: dict[str, Any]) -> float:
-    """The sum of torch's first calls over that of ours."""
-    torch, ours = (sum(row["timings"][name]["first"]) for name in (TORCH, OURS))
-    return float(torch / ours)
 
 
 def terminal_table(record: Record) -> str:
@@ -66,36 +60,7 @@ def terminal_table(record: Record) -> str:
 def sum_lines(record: Record) -> list[str]:
     """What all kinds took together, and whether rows are missing."""
     lines = [f"{record['settings']['sizes']} new sizes of each kind"]
-    timed = [row for row in record["rows"] if TORCH in row["timings"]]
-    if timed and "disturbed" not in record:
-        torch, ours = (
-            sum(sum(row["timings"][name]["first"]) for row in timed) for name in (TORCH, OURS)
-        )
-        lines.append(f"torch's first calls of all kinds over ours, in sum: {torch / ours:.2f}")
+    lines += [] if "disturbed" in record else mean_lines(record)
     for name, reason in record["settings"]["left_out"].items():
         lines.append(f"left out {name}: {reason}")
     return lines if record["complete"] else [*lines, "incomplete: the run was interrupted"]
-
-
-def page(named: Named) -> str:
-    """The text of changing.md: a section a run."""
-    title = f"# Speed: sizes that change with every call\n\n{WRITTEN}"
-    return "\n\n".join([title, READING, *(section(record) for _, record in named)]) + "\n"
-
-
-def section(record: Record) -> str:
-    """One run: where and when, and its kinds."""
-    versions = [f"{name} {found['version']}" for name, found in record["rivals"].items()]
-    facts = [*sum_lines(record), *(["rival: " + ", ".join(versions)] if versions else [])]
-    parts = [
-        f"## {heading(record)}",
-        measured(record),
-        markdown(kinds_rows(record), left=1),
-        "\n".join(f"- {fact}" for fact in [*facts, *where_lines(record)]),
-    ]
-    return "\n\n".join(parts)
-
-
-def heading(record: Record) -> str:
-    """The heading of a run, different from that of any other run on its machine."""
-    return f"{machine_of(record)}, {threads_text(record['settings']['threads'])}"

@@ -1,79 +1,95 @@
 """What stands first of many records: the bars of the chart, and the rows of README's table.
 
-The rules look at what was measured. Where one of several results has to stand for them, it is the
-least favourable one.
+Of each kind of work they show where we compare worst: the smallest mean of any record, and the
+smallest ratio on any layer. These may be of two records, whose machine, layout and rivals differ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from perf.layers import KINDS
-from perf.machines import generation_of, machine_of
-from perf.overviews import Overview, overviews_of, rivals_of, settings_of
+from perf.machines import machine_of
+from perf.overviews import Overview, overviews_of, settings_of
 from perf.record import Record
-from perf.tables import is_network, is_plain, suite_title
+from perf.tables import is_network, is_plain, suite_title, unusual_words
 
-MOST = 8  # bars of the chart, and rows of the table
+MOST = 8  # bars of the chart
+
+WORK = {  # suites that are one kind of work, and what README calls it
+    **dict.fromkeys(("audio", "conv1d"), "signals and audio"),
+    **dict.fromkeys(("transposed", "upsampling"), "upsampling, transposed"),
+    **dict.fromkeys(("aspp", "first", "pixel"), "first, dilated, one-pixel layers"),
+    **dict.fromkeys(("small", "tensors"), "small calls"),
+    "conv3d": "volumes",
+    "changing": "sizes that change",
+    "int8": "networks, uint8 x int8",
+    "models": "whole models",
+}
 
 
-def chart(runs: Sequence[Record]) -> list[Overview]:
-    """The bars of the chart: networks in float32, one image and one thread, at most MOST bars.
+class Least(NamedTuple):
+    """Where a kind of work compares worst: with its only rival, or the fastest on each layer."""
 
-    - Calls with other options, such as precision "fast", are left out, and so are records that
-      name no generation of their CPU.
-    - Of several records of a network on a machine, the one with the most rivals counts.
-    - The bar of a record with several rivals is the fastest of them on each layer.
-    - Records with several rivals come first, then networks that were measured on several machines,
-      else the order of suites.
+    work: str
+    mean: Overview  # of the record whose mean is the smallest
+    worst: Overview  # of the record with the smallest ratio on a layer
 
-    If no record is of such work, all runs are candidates.
+    @property
+    def elsewhere(self) -> str:
+        """The machine of the worst layer, if it is not that of the mean."""
+        found = machine_of(self.worst.record)
+        return "" if found == machine_of(self.mean.record) else found
+
+
+def least(records: Sequence[Record], work: Callable[[Record], str]) -> list[Least]:
+    """Where each kind of work compares worst, in any of these records; the smallest mean first."""
+    kinds: dict[str, list[Overview]] = {}
+    for record in records:
+        for found in overviews_of(record)[:1]:
+            kinds.setdefault(work(record), []).append(found)
+    rows = [
+        Least(name, min(found, key=lambda one: one.ratio), min(found, key=lambda one: one.worst))
+        for name, found in kinds.items()
+    ]
+    return sorted(rows, key=lambda row: row.mean.ratio)
+
+
+def chart(records: Sequence[Record]) -> list[Least]:
+    """The bars of the chart: networks in float32, one image and one thread on a CPU.
+
+    Of more than MOST networks it shows those that compare worst, and if there is none, all suites.
     """
-    wanted = [record for record in runs if is_wanted(record)]
-    best: dict[tuple[str, str], Record] = {}
-    for record in wanted or runs:
-        key = suite_title(record), machine_of(record)
-        if key not in best or len(rivals_of(record)) > len(rivals_of(best[key])):
-            best[key] = record
-    networks = [network for network, _ in best]
-
-    def place(key: tuple[str, str]) -> tuple[Any, ...]:
-        return len(rivals_of(best[key])) < 2, -networks.count(key[0]), networks.index(key[0])
-
-    order = sorted(best, key=place)
-    return [found for key in order for found in overviews_of(best[key])[:1]][:MOST]
+    networks = [record for record in records if is_in_chart(record)]
+    return (least(networks, suite_title) or least(records, suite_title))[:MOST]
 
 
-def is_wanted(record: Record) -> bool:
+def table(records: Sequence[Record]) -> list[Least]:
+    """The rows of README's table: all work on a CPU but that of the chart, if a rival is faster
+    anywhere. If that leaves nothing, all there is.
+    """
+    wanted = [record for record in records if is_of_cpu(record) and not is_in_chart(record)]
+    rows = [row for row in least(wanted, work_of) if row.worst.worst < 1]
+    return rows or least(records, work_of)
+
+
+def is_of_cpu(record: Record) -> bool:
+    """Whether a run is of a CPU, and came to its end."""
+    return bool(record["complete"]) and not record["machine"].get("gpu")
+
+
+def is_in_chart(record: Record) -> bool:
     """Whether a run is of a network as the chart shows them."""
-    plain = is_network(record) and is_plain(record) and record["complete"]
     standard = settings_of(record)["precision"] == "standard"
-    return plain and standard and generation_of(record) is not None
+    return is_of_cpu(record) and is_network(record) and is_plain(record) and standard
 
 
-def table(runs: Sequence[Record]) -> list[Overview]:
-    """The rows of README's table: what the chart leaves out, at most MOST kinds of work.
-
-    Those are networks with other batches, threads or dtypes, and each other operator or suite but
-    layers of one kind, on a CPU. Of each kind of work the least favourable record counts, against
-    its only rival or the fastest on each layer. If that leaves nothing, all runs count.
-    """
-    wanted = [record for record in runs if settings_of(record)["suite"] not in KINDS]
-    wanted = [record for record in wanted if not record["machine"].get("gpu")]
-    others = [record for record in wanted if not (is_plain(record) and is_network(record))]
-    least: dict[tuple[str, ...], Overview] = {}
-    for record in others or runs:
-        for found in overviews_of(record):
-            key = kind_of(record)
-            if key not in least or found.ratio < least[key].ratio:
-                least[key] = found
-    return [*least.values()][:MOST]
-
-
-def kind_of(record: Record) -> tuple[str, ...]:
-    """The kind of work of a run: networks are one kind, and so are both gradients."""
+def work_of(record: Record) -> str:
+    """The kind of work of a run: all networks are one kind, and so are both gradients."""
     settings = settings_of(record)
-    suite = "network" if is_network(record) else settings["suite"]
-    operator = "gradient" if settings["operator"] in ("dgrad", "wgrad") else settings["operator"]
-    return operator, suite, *(str(settings[name]) for name in ("dtype", "batch", "threads"))
+    if settings["operator"] in ("dgrad", "wgrad"):
+        return "gradients"
+    if is_network(record):
+        fast = [settings["precision"]] if settings["precision"] != "standard" else []
+        return ", ".join(["networks", *fast, *unusual_words(record)])
+    return WORK.get(settings["suite"], suite_title(record))

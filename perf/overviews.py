@@ -13,10 +13,13 @@ from typing import Any, NamedTuple
 
 from implicit_conv.tools.rivals import FAST_UNITS, LIMIT_UNITS
 from perf import outliers
-from perf.engines import ENGINES, PLAIN, RIVALS
+from perf.engines import ENGINES, PLAIN
+from perf.engines import RIVALS as LAYER_RIVALS
+from perf.models import names
 from perf.networks import all_resnet50
 from perf.record import Record
 
+RIVALS = tuple(dict.fromkeys((*LAYER_RIVALS, *names.ENGINES)))  # of layers and of whole models
 FASTEST = "fastest of all"  # in place of a rival's name: the fastest on each layer
 LAYOUTS = {**PLAIN, "torch": ("NCHW", "NHWC")}  # of arrays; results of scipy and numpy are NCHW
 
@@ -37,6 +40,18 @@ class Overview(NamedTuple):
         return next(iter(self.means.values()))
 
     @property
+    def rivals(self) -> list[str]:
+        """The rival, or those of which the fastest on each layer counts."""
+        known, rows = rivals_of(self.record), self.record["rows"]
+        many = [one for one in known if any(counts(self.record, row, one) for row in rows)]
+        return many if self.rival == FASTEST else [self.rival]
+
+    @property
+    def against(self) -> str:
+        """The rival, or of how many it is the fastest, in words."""
+        return f"fastest of {len(self.rivals)}" if self.rival == FASTEST else self.rival
+
+    @property
     def worst_of(self) -> str:
         """Which of ours `worst` compares with: "call" or "plan"."""
         return next(iter(self.means))
@@ -51,8 +66,9 @@ class Fastest(NamedTuple):
 
 
 def settings_of(record: Record) -> dict[str, Any]:
-    """The settings of a run; older records are all of fprop and of precision "standard"."""
-    found = {"operator": "fprop", "precision": "standard", **record["settings"]}
+    """The settings of a run; older records and those of models tell only what is unusual."""
+    usual = {"operator": "fprop", "precision": "standard", "dtype": "float32", "layout": "NCHW"}
+    found = {**usual, **record["settings"]}
     return found | {"batch": found.get("batch") or 1}
 
 
@@ -69,6 +85,18 @@ def ours_against(rival: str) -> tuple[str, ...]:
 def ratio_key(rival: str, ours: str) -> str:
     """Key of a ratio in a row; see `record.ratios`."""
     return rival if ours == "call" else f"{rival}/{ours}"
+
+
+def ratios_of(record: Record, row: dict[str, Any], rival: str) -> dict[str, float]:
+    """The ratios of a rival on a row of any suite: to "call", "plan" or both. `enable()` of torch
+    keeps packed filters, as "plan" does; of sizes that change the first calls are compared, in sum.
+    """
+    if record["kind"] == "changing":
+        theirs, ours = (sum(row["timings"][name]["first"]) for name in (rival, names.OURS))
+        return {"call": theirs / ours}
+    if record["kind"] == names.KIND:
+        return {"plan": row["ratios"][rival]}
+    return {ours: row["ratios"][ratio_key(rival, ours)] for ours in ours_against(rival)}
 
 
 def error_limit(record: Record) -> float:
@@ -95,7 +123,7 @@ def counts(record: Record, row: dict[str, Any], rival: str) -> bool:
     """Whether a rival may be the fastest of a layer: it was timed, its arrays are plain in the
     layout of the run, and its error is within the bound of our precision.
     """
-    plain = record["settings"]["layout"] in LAYOUTS.get(rival, ("NCHW",))
+    plain = settings_of(record)["layout"] in LAYOUTS.get(rival, ("NCHW",))
     return rival in row["timings"] and plain and is_right(record, row, rival)
 
 
@@ -105,7 +133,7 @@ def fastest_of(record: Record) -> list[Fastest]:
     found = []
     for row in record["rows"] if len(rivals) > 1 else []:
         ratios = [
-            (row["ratios"][ratio_key(rival, ours_against(rival)[0])], rival)
+            (next(iter(ratios_of(record, row, rival).values())), rival)
             for rival in rivals
             if counts(record, row, rival)
         ]
@@ -124,7 +152,8 @@ def overviews_of(record: Record) -> list[Overview]:
 
 def _of_fastest(record: Record, fastest: list[Fastest]) -> Overview:
     """A bar or a row needs one name for ours: it is "plan" where an engine is fastest anywhere."""
-    ours = "plan" if any(found.rival in ENGINES for found in fastest) else "call"
+    packed = record["kind"] == names.KIND or any(found.rival in ENGINES for found in fastest)
+    ours = "plan" if packed else "call"
     mean = geometric_mean([found.ratio for found in fastest])
     worst = min(fastest, key=lambda found: found.ratio)
     return Overview(record, FASTEST, len(fastest), {ours: mean}, worst.ratio, worst.layer)
@@ -132,12 +161,10 @@ def _of_fastest(record: Record, fastest: list[Fastest]) -> Overview:
 
 def _of_rival(record: Record, rival: str) -> Overview:
     rows = [row for row in record["rows"] if rival in row["timings"]]
-    means = {
-        ours: geometric_mean([row["ratios"][ratio_key(rival, ours)] for row in rows])
-        for ours in ours_against(rival)
-    }
-    first = ratio_key(rival, next(iter(means)))
-    worst, layer = min((row["ratios"][first], row["layer"]) for row in rows)
+    ratios = [ratios_of(record, row, rival) for row in rows]
+    means = {ours: geometric_mean([each[ours] for each in ratios]) for ours in ratios[0]}
+    firsts = [next(iter(each.values())) for each in ratios]
+    worst, layer = min(zip(firsts, (row["layer"] for row in rows), strict=True))
     return Overview(record, rival, len(rows), means, worst, layer)
 
 
@@ -169,6 +196,15 @@ def network_lines(record: Record) -> list[str]:
                 f"{theirs / ours:.2f} times as long"
             )
     return lines
+
+
+def mean_lines(record: Record) -> list[str]:
+    """Short lines on the means over the rows: against the fastest of several rivals, and each."""
+    return [
+        f"{found.against}: time over ours, geometric mean of {found.layers}: {found.ratio:.2f}; "
+        f"least {found.worst:.2f} ({found.worst_layer})"
+        for found in overviews_of(record)
+    ]
 
 
 def fastest_line(record: Record) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from perf import highlights, overviews, plots, tables
 from perf.layers import SUITES
@@ -17,12 +17,12 @@ INDEX, CHART, RIVALS = "index.md", "overview.svg", "rivals.md"
 LEFT_OUT = ("GFLOP/s", "GB/s", "scratch KiB", "spread")  # columns of layers that pages do not show
 
 OPENING = """\
-Bars show how many times as long the fastest rival takes as we do: right of 1, ours is faster. The
-diamond is the layer where we compare worst. Of several rivals each layer has the one that is
-fastest there: [fastest of all](rivals.md). torch takes any filter at each call; an engine packed
-its filter before the clock starts, and so did we where it is the rival. The bars are networks in
-float32, one image and one thread, those first that were measured with several rivals or on several
-machines."""
+Bars show how many times as long the fastest rival takes as we do: right of 1, ours is faster. They
+are networks in float32, one image and one thread; of more than eight, those that compare worst.
+[On your CPU](on-your-cpu.md) has all kinds of work, by families of CPUs."""
+BARS = """\
+A bar is a network on the CPU where it compares worst; a diamond is its worst layer on any. Of
+several rivals each layer takes the fastest within [our error bound]({}rivals.md)."""
 
 RACE = """\
 Time over ours of each rival and of the fastest on each layer: the geometric mean and the worst
@@ -113,7 +113,7 @@ a checkout, on an idle machine,
 python -m perf run --suite resnet50 --threads 1 --against torch -o perf/records/mine.json
 ```
 
-makes a record, and this command writes these pages and README's table from all records:
+makes a record, and this command writes these pages and README's chart and table from all records:
 
 ```sh
 {command}
@@ -127,10 +127,11 @@ calls of torch with and without `enable()` (`pip install '.[torch,models]'`)."""
 def index(runs: Named, command: str, more: Sequence[str]) -> str:
     """The text of index.md; `command` writes the pages, and `more` names those beside suites'."""
     bars = highlights.chart([record for _, record in runs])
-    chart = [OPENING, f"![{plots.overview_words(bars)}]({CHART})", behind(runs)]
+    picture = f"![{plots.overview_words(bars)}]({CHART})"
+    chart = [OPENING, bars_words(bars, ""), picture, behind(runs)] if bars else []
     parts = [
         f"# Speed\n\n{WRITTEN}",
-        *(chart if bars else []),
+        *chart,
         TABLE,
         machines_table(runs),
         READING,
@@ -153,6 +154,24 @@ def rivals_page(runs: Named) -> str:
     shown = [f"{machine}:\n\n{tables.markdown(rows, left=1)}" for machine, rows in tabled.items()]
     title = f"# Speed: all rivals\n\n{WRITTEN}"
     return "\n\n".join([title, *shown, RACE]) + "\n" if shown else ""
+
+
+def bars_words(bars: Sequence[highlights.Least], folder: str) -> str:
+    """What one or more bars show, and their rivals: most of them first; `folder` has rivals.md."""
+    groups: dict[str, list[str]] = {}
+    for bar in sorted(bars, key=lambda bar: -len(bar.mean.rivals)):
+        rivals = bar.mean.rivals
+        met = listed(rivals) if len(rivals) > 1 else f"{rivals[0]} alone"
+        groups.setdefault(met, []).append(bar.work)
+    *before, (met, rest) = groups.items()
+    others = listed(rest) if len(rest) == 1 else "the others" if before else "all networks"
+    told = [f"of {listed(networks)}: {several}" for several, networks in before]
+    return f"{BARS.format(folder)} Rivals {'; '.join([*told, f'of {others}: {met}'])}."
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words with commas, and "and" before the last of several."""
+    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else words[0]
 
 
 def behind(runs: Named) -> str:
@@ -239,6 +258,26 @@ def section(name: str, record: Record) -> str:
         "</details>",
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def other_page(
+    suite: str,
+    runs: Named,
+    reading: str,
+    rows: Callable[[Record], Rows],
+    facts: Callable[[Record], list[str]],
+) -> str:
+    """The text of the page of a suite of other things than layers: a section a run."""
+    parts = [f"# Speed: {tables.TITLES[suite]}\n\n{WRITTEN}", reading]
+    for _, record in runs:
+        versions = [
+            f"{name} {found['version']}" for name, found in record.get("rivals", {}).items()
+        ]
+        rivals = [f"rivals: {', '.join(versions)}"] if versions else []
+        told = [*facts(record), *rivals, *where_lines(record)]
+        parts += [f"## {heading(record)}", measured(record), tables.markdown(rows(record), left=1)]
+        parts += ["\n".join(f"- {fact}" for fact in told)]
+    return "\n\n".join(parts) + "\n"
 
 
 def measured(record: Record) -> str:

@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from perf.highlights import Least
 from perf.machines import machine_of
-from perf.overviews import FASTEST, Overview, fastest_of, ours_against, ratio_key, rivals_of
+from perf.overviews import FASTEST, fastest_of, ours_against, ratio_key, rivals_of
 from perf.picture import SHAPES, SIZE, Picture, width_of
 from perf.record import Record
 from perf.tables import suite_title, unusual_words, uses_winograd
@@ -25,20 +26,18 @@ SHARES = 84  # width of the panel of shares
 LEAST = 100  # pixels that ratios need: beside long names there is no panel of shares
 
 
-def overview(overviews: Sequence[Overview]) -> Picture:
-    """One bar for each of one or more overviews: the rival's time over ours, with the worst layer
-    marked.
-    """
-    labels = [chart_label(found.record) for found in overviews]
-    ends = [f"{found.rival} {found.ratio:.2f}" for found in overviews]
+def overview(bars: Sequence[Least]) -> Picture:
+    """One or more bars: the rival's time over ours, with the worst layer marked."""
+    labels = [chart_label(bar.mean.record) for bar in bars]
+    ends = [f"{bar.mean.ratio:.2f} {bar.mean.against}" for bar in bars]
     left = 20 + max(width_of(label, LARGE) for label in labels)
-    top, bottom = 92, 92 + STEP * len(overviews)
+    top, bottom = 92, 92 + STEP * len(bars)
     scale = min(
-        (CHART - left - 16 - width_of(end, LARGE)) / max(1, found.ratio)
-        for found, end in zip(overviews, ends, strict=True)
+        (CHART - left - 16 - width_of(end, LARGE)) / max(1, bar.mean.ratio)
+        for bar, end in zip(bars, ends, strict=True)
     )
-    picture = Picture(CHART, bottom + 44, overview_words(overviews))
-    picture.text(12, 20, "Time of the fastest rival over ours", size=LARGE)
+    picture = Picture(CHART, bottom + 44, overview_words(bars))
+    picture.text(12, 20, "Time of the fastest rival over ours, where we compare worst", size=LARGE)
     words = "mean of a network's layers; float32, one image, one thread unless said"
     picture.text(12, 46, words, size=MEDIUM)
     picture.rect(12, 65, 16, 16, "call")
@@ -46,20 +45,20 @@ def overview(overviews: Sequence[Overview]) -> Picture:
     picture.rect(308, 65, 16, 16, "plan")
     picture.text(330, 73, "filter packed once", size=MEDIUM)
     picture.mark(519, 73, "worst", "diamond", 9)
-    picture.text(534, 73, "worst layer", size=MEDIUM)
-    for number, (found, label, end) in enumerate(zip(overviews, labels, ends, strict=True)):
+    picture.text(534, 73, "worst layer on any CPU", size=MEDIUM)
+    for number, (bar, label, end) in enumerate(zip(bars, labels, ends, strict=True)):
         y = top + STEP * (number + 0.5)
         picture.text(left - 8, y, label, "end", size=LARGE)
-        picture.rect(left, y - 12, scale * found.ratio, 24, found.worst_of)
-        past = max(found.ratio, found.worst + 9 / scale)
+        picture.rect(left, y - 12, scale * bar.mean.ratio, 24, bar.mean.worst_of)
+        past = max(bar.mean.ratio, bar.worst.worst + 9 / scale)
         picture.text(left + scale * past + 8, y, end, size=LARGE)
     picture.line([(left + scale, top - 4), (left + scale, bottom + 4)], "text", 2)
-    for number, found in enumerate(overviews):
-        at = left + scale * found.worst, top + STEP * (number + 0.5)
+    for number, bar in enumerate(bars):
+        at = left + scale * bar.worst.worst, top + STEP * (number + 0.5)
         picture.mark(*at, "rim", "diamond", 11)
         picture.mark(*at, "worst", "diamond", 9)
     for tick, words in {0: "0", 1: "1: as fast", 2: "2: twice as fast"}.items():
-        if tick <= max([1, *(found.ratio for found in overviews)]):
+        if tick <= max([1, *(bar.mean.ratio for bar in bars)]):
             picture.text(left + scale * tick, bottom + 22, words, "middle", size=MEDIUM)
     return picture
 
@@ -69,13 +68,14 @@ def chart_label(record: Record) -> str:
     return ", ".join([suite_title(record), machine_of(record), *unusual_words(record)])
 
 
-def overview_words(overviews: Sequence[Overview]) -> str:
+def overview_words(bars: Sequence[Least]) -> str:
     """What the chart shows, in words."""
-    bars = "; ".join(
-        f"{chart_label(found.record)}: {found.rival} {found.ratio:.2f}, worst {found.worst:.2f}"
-        for found in overviews
+    told = (
+        f"{chart_label(bar.mean.record)}: {bar.mean.ratio:.2f} {bar.mean.against}, worst layer "
+        f"{bar.worst.worst:.2f}{' on ' * bool(bar.elsewhere)}{bar.elsewhere}"
+        for bar in bars
     )
-    return f"Time of the fastest rival over ours, above 1 ours is faster. {bars}."
+    return f"Time of the fastest rival over ours, above 1 ours is faster. {'; '.join(told)}."
 
 
 def layers(record: Record) -> Picture:

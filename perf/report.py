@@ -1,22 +1,22 @@
-"""``perf report``: runs as pages with plots, in docs/speed, and as the README's table."""
+"""``perf report``: runs as pages with plots, in docs/speed, and as README's chart and table."""
 
 from __future__ import annotations
 
 import argparse
-import re
 from collections import Counter
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
-from perf import bursts, changes, highlights, overviews, pages, plots, tables
+from perf import bursts, changes, families, highlights, overviews, pages, plots, tables
 from perf.machines import machine_of
 from perf.models import pages as models
 from perf.record import Record, told
 from perf.tables import Named
+from perf.terminal import Rows
 
-BEGIN, END = "<!-- perf: written by `python -m perf report` -->", "<!-- /perf -->"
+BEGIN, END = "<!-- perf {}: written by `python -m perf report` -->", "<!-- /perf -->"
 COMMAND = "python -m perf report perf/records/*.json --docs docs --readme README.md"
 FOLDER = "speed"  # inside the folder of documents
 # Where README finds the pages: whole addresses, because it is read at the package index, too.
@@ -26,11 +26,11 @@ PUBLISHED = "https://github.com/implicit-conv/implicit_conv/blob/main/docs/speed
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the command line."""
     parser = commands.add_parser(
-        "report", help="write records as docs/speed and README's table", description=__doc__
+        "report", help="write records as docs/speed and in README", description=__doc__
     )
     parser.add_argument("records", nargs="+", type=Path)
     parser.add_argument("--docs", type=Path, help="write pages and plots into its folder speed")
-    parser.add_argument("--readme", type=Path, help="renew the table between its perf marks")
+    parser.add_argument("--readme", type=Path, help="renew chart and table between their marks")
     parser.set_defaults(run=run)
 
 
@@ -39,12 +39,12 @@ def run(options: argparse.Namespace) -> int:
     if not (options.docs or options.readme):
         raise ValueError("nothing to write: give a folder as --docs, a README as --readme, or both")
     named = [(path.stem, told(path)) for path in options.records]
-    runs = in_order(named)
+    runs, beside = in_order(named), others(named)
     if options.readme:
         text = options.readme.read_text(encoding="utf-8")
-        options.readme.write_text(readme_text(text, runs), encoding="utf-8")
+        options.readme.write_text(readme_text(text, all_of(runs, beside)), encoding="utf-8")
     if options.docs:
-        write(contents(runs, others(named)), options.docs / FOLDER)
+        write(contents(runs, beside), options.docs / FOLDER)
     return 0
 
 
@@ -64,32 +64,25 @@ def in_order(named: Named) -> Named:
     return sorted(runs, key=lambda pair: (tables.suite_order(pair[1]), pair[0]))
 
 
-class Page(NamedTuple):
-    """How the records of a suite of other things than layers become a page."""
-
-    text: Callable[[Named], str]
-    heading: Callable[[Record], str]
-
-
-PAGES = {
-    changes.PAGE: Page(changes.page, changes.heading),
-    bursts.SUITE: Page(bursts.page, bursts.heading),
-    **{suite: Page(partial(models.page, suite), models.heading) for suite in models.TITLES},
+# Suites of other things than layers: how to read them, their rows, and what these say together.
+PAGES: dict[str, tuple[str, Callable[[Record], Rows], Callable[[Record], list[str]]]] = {
+    changes.PAGE: (changes.READING, changes.kinds_rows, changes.sum_lines),
+    bursts.SUITE: (bursts.READING, bursts.burst_rows, bursts.sum_lines),
+    **{suite: (text, models.rows_of, models.lines_of) for suite, text in models.READING.items()},
 }
 
 
 def others(named: Named) -> dict[str, Named]:
     """The runs of each suite of `PAGES` that have rows, in the order of their headings."""
-    found: dict[str, Named] = {}
-    for suite, page in PAGES.items():
-        runs = [
-            (name, one)
-            for name, one in named
-            if one["kind"] != "compare" and one["rows"] and one["settings"]["suite"] == suite
-        ]
-        if runs:
-            found[suite] = sorted(runs, key=lambda pair: (page.heading(pair[1]), pair[0]))
-    return found
+    runs = [pair for pair in named if pair[1]["kind"] != "compare" and pair[1]["rows"]]
+    runs.sort(key=lambda pair: (pages.heading(pair[1]), pair[0]))
+    found = {suite: [pair for pair in runs if pages.suite_of(pair[1]) == suite] for suite in PAGES}
+    return {suite: own for suite, own in found.items() if own}
+
+
+def all_of(runs: Named, beside: Mapping[str, Named]) -> list[Record]:
+    """The records of layers, and of other suites."""
+    return [record for _, record in chain(runs, *beside.values())]
 
 
 def contents(runs: Named, beside: Mapping[str, Named]) -> dict[str, str]:
@@ -97,13 +90,19 @@ def contents(runs: Named, beside: Mapping[str, Named]) -> dict[str, str]:
     other suites.
     """
     bars = highlights.chart([record for _, record in runs])
-    files = {pages.CHART: str(plots.overview(bars))} if bars else {}
-    rivals_page = pages.rivals_page(runs)
-    files |= {pages.RIVALS: rivals_page} if rivals_page else {}
-    more = [*(["rivals"] if rivals_page else []), *beside]
+    files = {
+        pages.CHART: str(plots.overview(bars)) if bars else "",
+        families.PAGE: families.page(all_of(runs, beside)),
+        pages.RIVALS: pages.rivals_page(runs),
+    }
+    files = {name: text for name, text in files.items() if text}
+    more = [name.removesuffix(".md") for name in files if name.endswith(".md")] + [*beside]
     files |= {pages.INDEX: pages.index(runs, COMMAND, more)}
     files |= {f"{suite}.md": pages.page(suite, runs) for suite in pages.suites(runs)}
-    files |= {f"{suite}.md": PAGES[suite].text(named) for suite, named in beside.items()}
+    files |= {
+        f"{suite}.md": pages.other_page(suite, named, *PAGES[suite])
+        for suite, named in beside.items()
+    }
     rivals = [(name, record) for name, record in runs if overviews.rivals_of(record)]
     return files | {f"{name}.svg": str(plots.layers(record)) for name, record in rivals}
 
@@ -115,28 +114,47 @@ def write(files: dict[str, str], folder: Path) -> None:
         (folder / name).write_text(text, encoding="utf-8")
 
 
-def readme_text(text: str, runs: Named) -> str:
-    """A README with a table between its marks.
+def readme_text(text: str, records: Sequence[Record]) -> str:
+    """A README with the chart and the table between their marks.
 
     Raises
     ------
     ValueError
-        The text does not hold each mark exactly once.
+        The text does not hold each mark exactly once, or no record has a rival.
     """
-    if text.count(BEGIN) != 1 or text.count(END) != 1:
-        raise ValueError(f"the README must hold the lines {BEGIN!r} and {END!r} once each")
-    rows = [readme_row(found) for found in highlights.table([one for _, one in runs])]
-    table = "\n".join([BEGIN, tables.markdown(rows, left=3), END])
-    return re.sub(re.escape(BEGIN) + ".*" + re.escape(END), lambda _: table, text, flags=re.DOTALL)
+    rows = [readme_row(row) for row in highlights.table(records)]
+    if not rows:
+        raise ValueError("no record has a rival, so README has nothing to show; measure one")
+    parts = {"chart": readme_chart(records), "table": tables.markdown(rows, left=len(rows[0]))}
+    for name, part in parts.items():
+        begin = BEGIN.format(name)
+        if text.count(begin) != 1 or END not in text.partition(begin)[2]:
+            raise ValueError(f"the README must hold {begin!r} once, and {END!r} after it")
+        before, _, rest = text.partition(begin)
+        text = f"{before}{begin}\n{part}\n{END}{rest.partition(END)[2]}"
+    return text
 
 
-def readme_row(found: overviews.Overview) -> dict[str, str]:
-    """One row of README's table: what a run measured, where, against whom, and how it compares."""
-    record = found.record
-    words = ", ".join([tables.suite_title(record), *tables.unusual_words(record)])
+def readme_chart(records: Sequence[Record]) -> str:
+    """README's picture, and what its bars are."""
+    bars = highlights.chart(records)
+    picture = f"{PUBLISHED.replace('/blob/', '/raw/')}/{pages.CHART}"
+    return f"""\
+<img alt="{escape(plots.overview_words(bars))}" width="800" src="{picture}">
+
+{pages.bars_words(bars, f"{PUBLISHED}/")} [Every layer]({PUBLISHED}/{pages.INDEX})."""
+
+
+def readme_row(row: highlights.Least) -> dict[str, str]:
+    """One row of README's table: a kind of work, and where its mean and its layers are worst."""
+    mean, worst = row.mean, row.worst
     return {
-        "network": f"[{words}]({PUBLISHED}/{pages.address(record)})",
-        "machine": machine_of(record),
-        "rival": found.rival,
-        **tables.means_cells(found),
+        "work": row.work,
+        "least mean": f"{linked(mean, mean.ratio)} {mean.against}, {machine_of(mean.record)}",
+        "worst layer": f"{linked(worst, worst.worst)} {row.elsewhere}".strip(),
     }
+
+
+def linked(found: overviews.Overview, ratio: float) -> str:
+    """A ratio that leads to the section of its run."""
+    return f"[{ratio:.2f}]({PUBLISHED}/{pages.address(found.record)})"

@@ -34,7 +34,12 @@ NOISY = 0.05  # a run with a larger noise floor was disturbed, and its ratios te
 INTEGERS = "uint8"  # dtype of the suite of integers, whose title tells it
 
 Named = Sequence[tuple[str, Record]]  # records with the names of their files
-
+TITLES = {name: title for name, (title, _) in SUITES.items()} | {
+    "bursts": "bursts of calls",
+    "changing": "sizes that change with every call",
+    "models": "whole models of torch",
+    "tensors": "calls on tensors of torch",
+}
 
 OPERATORS = {  # what a run computed, in titles; a suite of its own names the others
     "fprop": "",
@@ -47,8 +52,8 @@ OPERATORS = {  # what a run computed, in titles; a suite of its own names the ot
 
 def is_network(record: Record) -> bool:
     """Whether a run is of conv2d with floats on a network, or on a suite that is not known here."""
-    settings = settings_of(record)
-    return settings["operator"] == "fprop" and settings["suite"] not in (*OTHERS, *KINDS)
+    settings, layers = settings_of(record), record["kind"] == "run"
+    return layers and settings["operator"] == "fprop" and settings["suite"] not in (*OTHERS, *KINDS)
 
 
 def is_plain(record: Record) -> bool:
@@ -62,8 +67,7 @@ def suite_title(record: Record) -> str:
     settings = settings_of(record)
     suite, precision = settings["suite"], settings["precision"]
     words = "" if precision == "standard" else f", {precision}"
-    title = SUITES[suite][0] if suite in SUITES else suite
-    return f"{title}{OPERATORS[settings['operator']]}{words}"
+    return f"{TITLES.get(suite, suite)}{OPERATORS[settings['operator']]}{words}"
 
 
 def suite_order(record: Record) -> tuple[Any, ...]:
@@ -93,9 +97,9 @@ def fma_rate(record: Record) -> float:
 def settings_words(record: Record) -> list[str]:
     """How a run measured its suite: dtype, layout, batch (if several images), threads."""
     settings = settings_of(record)
+    own = record["settings"]
     return [
-        *([settings["dtype"]] if settings["dtype"] != INTEGERS else []),
-        settings["layout"],
+        *(own[name] for name in ("dtype", "layout") if own.get(name, INTEGERS) != INTEGERS),
         *([f"batch {settings['batch']}"] if settings["batch"] > 1 else []),
         threads_text(settings["threads"]),
     ]

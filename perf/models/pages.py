@@ -5,15 +5,13 @@ from __future__ import annotations
 from statistics import geometric_mean
 from typing import Any, NamedTuple
 
-from perf.machines import machine_of
 from perf.models.catalogue import MODELS, TENSORS
 from perf.models.names import ARRAYS, ENGINES, OURS, TORCH
-from perf.pages import WRITTEN, measured, where_lines
+from perf.overviews import mean_lines
 from perf.record import Record
-from perf.tables import Named, disturbed_lines, markdown, threads_text
+from perf.tables import disturbed_lines
 from perf.terminal import Rows, table_of
 
-TITLES = {MODELS: "whole models of torch", TENSORS: "calls on tensors of torch"}
 READING = {
     MODELS: """\
 Models run as their libraries have them, in eager mode, without gradients, one input at a time, in
@@ -112,7 +110,7 @@ def lines_of(record: Record) -> list[str]:
     """What all rows say together, their largest error, and what is missing."""
     rows, lines = record["rows"], []
     if "disturbed" not in record:
-        lines = [line for name in record["settings"]["against"] for line in _means(rows, name)]
+        lines = mean_lines(record)
         told = [(row["ratios"][TORCH], limit) for row in rows if (limit := limit_of(row))]
         if told:
             mean = geometric_mean([ratio / limit.ratio for ratio, limit in told])
@@ -129,41 +127,3 @@ def lines_of(record: Record) -> list[str]:
     for name, reason in record["settings"]["left_out"].items():
         lines.append(f"left out {name}: {reason}")
     return lines if record["complete"] else [*lines, "incomplete: the run was interrupted"]
-
-
-def _means(rows: list[dict[str, Any]], name: str) -> list[str]:
-    """The geometric mean and the least of a rival's times over ours."""
-    ratios = [(row["ratios"][name], row["layer"]) for row in rows if name in row["ratios"]]
-    if not ratios:
-        return []
-    mean, (least, layer) = geometric_mean([ratio for ratio, _ in ratios]), min(ratios)
-    return [
-        f"{name}'s time over ours, geometric mean of {len(ratios)}: {mean:.2f}; "
-        f"least {least:.2f} ({layer})"
-    ]
-
-
-def page(suite: str, named: Named) -> str:
-    """The text of a suite's page: a section a run."""
-    title = f"# Speed: {TITLES[suite]}\n\n{WRITTEN}"
-    sections = (section(record) for _, record in named)
-    return "\n\n".join([title, READING[suite], *sections]) + "\n"
-
-
-def section(record: Record) -> str:
-    """One run: where and when, its rows, and what they say together."""
-    versions = [f"{name} {found['version']}" for name, found in record["rivals"].items()]
-    facts = [*lines_of(record), "rivals: " + ", ".join(versions), *where_lines(record)]
-    parts = [
-        f"## {heading(record)}",
-        measured(record),
-        markdown(rows_of(record), left=1),
-        "\n".join(f"- {fact}" for fact in facts),
-    ]
-    return "\n\n".join(parts)
-
-
-def heading(record: Record) -> str:
-    """The heading of a run, different from that of any other run on its machine."""
-    title = TITLES[record["settings"]["suite"]].capitalize()
-    return f"{title}, {machine_of(record)}, {threads_text(record['settings']['threads'])}"

@@ -33,10 +33,10 @@ def test_the_two_commands_are_lines_that_ci_finds():
 
 
 def test_the_readme_is_short():
-    """Words as a reader counts them: addresses of links are none."""
-    words = re.sub(r"\]\([^)]*\)|<!--.*?-->|<img[^>]*>", "", TEXT).split()
+    """Words as a reader counts them: addresses of links and the lines of tables are none."""
+    words = re.sub(r"\]\([^)]*\)|<!--.*?-->|<img[^>]*>|---|\|", "", TEXT).split()
     rows = [line for line in TEXT.splitlines() if line.startswith("|")]
-    assert len(words) <= 800 and len(rows) <= 2 + 8 and len(TEXT.splitlines()) <= 150
+    assert len(words) <= 800 and len(rows) <= 2 + 16 and len(TEXT.splitlines()) <= 150
 
 
 if __name__ == "__main__":

@@ -237,7 +237,7 @@ def test_a_run_has_a_row_for_each_network_that_is_installed(made, capsys):
     }
     assert len(row["timings"]["ours"]["samples"]) == 4
     shown = capsys.readouterr().out
-    assert "torch's time over ours, geometric mean of 10: 1.50" in shown
+    assert "torch: time over ours, geometric mean of 10: 1.50" in shown
     assert "onnxruntime not timed on U-Net: no such operator" in shown
     assert "not installed: pip install '.[models]'" in shown
 

@@ -27,7 +27,7 @@ def made(times=TIMES, **settings):
         }
         for layer, rivals in times.items()
     ]
-    return {"settings": {**shown, **settings}, "complete": True, "rows": rows}
+    return {"kind": "run", "settings": {**shown, **settings}, "complete": True, "rows": rows}
 
 
 def test_torch_compares_with_call_and_an_engine_with_plan():

@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from perf import overviews, plots, upsampling
+from perf.highlights import Least
 
 SVG = "{http://www.w3.org/2000/svg}"
 CEILINGS = {"fma": 1e9, "copy": 1e9}
@@ -24,7 +25,13 @@ def made(*rows, **others):
     """A record with these rows."""
     machine = {"cpu": "AMD EPYC (family 26, model 2)", "gpu": None, "flags": [], "vector_bits": 512}
     settings = {"suite": "resnet50", "layout": "NCHW", "dtype": "float32", "threads": 1}
-    return {"machine": machine, "settings": settings, "rows": [*rows], **others}
+    return {"kind": "run", "machine": machine, "settings": settings, "rows": [*rows], **others}
+
+
+def bars(*records):
+    """A bar for the first rival of each record."""
+    found = [overviews.overviews_of(record)[0] for record in records]
+    return [Least("work", one, one) for one in found]
 
 
 def shapes(picture, color, tag):
@@ -53,8 +60,7 @@ def test_bars_are_as_long_as_the_means_say():
         for ratio in (0.5, 1.0, 2.0)
     ]
     engine = made(layer("1x1 1-1 @1", 1.0, ncnn=4.0))
-    found = [one for record in [*records, engine] for one in overviews.overviews_of(record)]
-    picture = plots.overview(found)
+    picture = plots.overview(bars(*records, engine))
     call, plan = shapes(picture, "call", "rect")[1:], shapes(picture, "plan", "rect")[1:]
     widths = [float(bar.get("width")) for bar in call + plan]
     assert [width / widths[1] for width in widths] == pytest.approx([0.5, 1, 2, 4], rel=2e-3)
@@ -68,7 +74,7 @@ def test_bars_are_as_long_as_the_means_say():
 def test_eight_bars_fit_above_the_fold():
     label = {"suite": "efficientnet", "layout": "NHWC", "dtype": "float32", "threads": 1}
     one = {**made(layer("1x1 1-1 @1", 1.0, onnxruntime=2.5)), "settings": label}
-    picture = plots.overview(overviews.overviews_of(one) * 8)
+    picture = plots.overview(bars(one) * 8)
     assert (picture.width, picture.height <= 420) == (800, True)
     assert inside(picture)
 
@@ -145,5 +151,4 @@ def test_words_of_a_record_are_text_in_a_plot():
     picture = plots.layers(record)
     assert hostile in texts(picture)
     assert not shapes(picture, None, "script")
-    found = overviews.overviews_of(record)
-    assert f"{hostile}, Zen 5" in texts(plots.overview(found))
+    assert f"{hostile}, Zen 5" in texts(plots.overview(bars(record)))

@@ -8,6 +8,8 @@ from perf import overviews, pages, report, tables
 from perf.__main__ import main
 from perf.record import save
 
+PARTS = ("chart", "table")  # of README
+
 
 def comparison(record):
     """A comparison on the machine of `record`, with one case slower."""
@@ -47,7 +49,8 @@ def test_a_report_of_nothing_says_what_it_can_write(record, tmp_path, capsys):
 
 def test_report_writes_pages_and_the_readme_table(record, tmp_path):
     readme = tmp_path / "README.md"
-    readme.write_text(f"before\n{report.BEGIN}\nstale words\n{report.END}\nafter\n")
+    blocks = [f"{report.BEGIN.format(name)}\nstale words\n{report.END}" for name in PARTS]
+    readme.write_text("\n".join(["before", *blocks, "after\n"]))
     command = ["report", *written(record, tmp_path)]
     command += ["--docs", str(tmp_path / "docs"), "--readme", str(readme)]
     assert main(command) == 0
@@ -57,7 +60,7 @@ def test_report_writes_pages_and_the_readme_table(record, tmp_path):
     assert "stale words" not in table
     assert "/docs/speed/small.md#small-calls-" in table
     files = {path.name for path in (tmp_path / "docs" / "speed").iterdir()}
-    assert files == {"index.md", "small.md", "overview.svg", "a.svg", "b.svg"}
+    assert files == {"index.md", "on-your-cpu.md", "small.md", "overview.svg", "a.svg", "b.svg"}
     page = (tmp_path / "docs" / "speed" / "small.md").read_text()
     assert "| 3x3 64-64 @8 |" in page
     assert main(command) == 0
@@ -71,12 +74,22 @@ def test_a_readme_without_marks_is_left_alone(record, tmp_path):
     assert readme.read_text() == "mine\n"
 
 
+def test_a_readme_of_runs_without_rivals_is_left_alone(record, tmp_path, capsys):
+    rows = [{**row, "timings": {"call": row["timings"]["call"]}} for row in record["rows"]]
+    save({**record, "rows": rows}, tmp_path / "alone.json")
+    readme = tmp_path / "README.md"
+    readme.write_text("mine\n")
+    assert main(["report", str(tmp_path / "alone.json"), "--readme", str(readme)]) == 2
+    assert "no record has a rival" in capsys.readouterr().err
+    assert readme.read_text() == "mine\n"
+
+
 def test_a_run_without_rivals_has_its_layers_and_no_plot(record, tmp_path):
     rows = [{**row, "timings": {"call": row["timings"]["call"]}} for row in record["rows"]]
     save({**record, "rows": rows}, tmp_path / "alone.json")
     assert main(["report", str(tmp_path / "alone.json"), "--docs", str(tmp_path / "docs")]) == 0
     texts = {path.name: path.read_text() for path in (tmp_path / "docs" / "speed").iterdir()}
-    assert set(texts) == {"index.md", "small.md"}
+    assert set(texts) == {"index.md", "small.md"}  # nothing to compare
     assert "[no rival](small.md#" in texts["index.md"]
     assert "| 3x3 64-64 @8 |" in texts["small.md"]
     assert ".svg" not in texts["index.md"] + texts["small.md"]

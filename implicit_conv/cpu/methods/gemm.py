@@ -44,6 +44,7 @@ from implicit_conv.cpu.methods.gemm_tilings import (
     estimate,
     few_pixels,
     is_gapless,
+    panel_vectors,
     spread_pixels,
     tiled,
     tilings,
@@ -121,7 +122,10 @@ class Gemm(KernelMethod):
         for in_place in variants:
             method = cls(in_place, flat, channels, multiplier)
             skips = not inverts_signs(problem, channels)
-            costs = tilings(view, arch, in_place, multiplier, request.near, skips, channels)
+            single = in_place and channels == 1 and not problem.is_integer
+            vectors = panel_vectors(view, arch) if single else 2
+            form = multiplier, request.near, skips, channels, vectors
+            costs = tilings(view, arch, in_place, *form)
             yield from ranked(method, algorithm, problem, view, arch, costs, request)
 
     def fallbacks(self, c: Candidate, limit: float = math.inf) -> Iterator[Candidate]:
@@ -134,13 +138,14 @@ class Gemm(KernelMethod):
                 method = replace(self, in_place=in_place, flat=flat)
                 if method != self:
                     skips = not inverts_signs(c.problem, self.channels)
-                    form = self.multiplier, None, skips, self.channels
+                    form = self.multiplier, None, skips, self.channels, _vectors(c)
                     costs = tilings(view, c.arch, in_place, *form)
                     yield best(method, c.algorithm, c.problem, view, c.arch, costs, limit=limit)
 
     def repriced(self, c: Candidate, arch: CpuArch) -> Estimate:
         """The estimate of the candidate's tiling on a CPU."""
-        machine, slow = tiled(arch, self.multiplier), dot_cost(arch, self.channels, self.multiplier)
+        machine = tiled(arch, self.multiplier, _vectors(c))
+        slow = dot_cost(arch, self.channels, self.multiplier)
         return estimate(c.view, machine, c.geometry, self.in_place, slow=slow)
 
     def layout(self, c: Candidate) -> GemmLayout:
@@ -231,6 +236,11 @@ class Gemm(KernelMethod):
             "k-blocks": blocks_of(g, taps),
             "work items": geometry_items(g, c.chunk),
         }
+
+
+def _vectors(c: Candidate) -> int:
+    """Vectors of a panel."""
+    return c.geometry.tile_k // c.lanes
 
 
 def multiply_words(method: Gemm, c: Candidate) -> str:

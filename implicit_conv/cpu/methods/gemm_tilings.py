@@ -42,6 +42,7 @@ BLOCKS = 128  # channel blocks at most, since their sums are added one by one
 # several pixels at once: a key of BFLOAT16.
 TILE_WORDS = {"amx": AMX_ROWS, "matrices": 2}
 TILE_PIXELS = {"amx": AMX_PIXELS, "matrices": MATRIX_PIXELS}
+WIDE_VECTORS, WIDE_PIXELS = 4, 6  # of a register tile of few pixels and many filters
 # Share of the time of all sums at least for which columns on the sides become register tiles of
 # their own, whose kernels the first call of a size must compile.
 LEAST_GAIN = 0.02
@@ -101,13 +102,14 @@ def tilings(
     near: Near | None = None,
     skips: bool = True,
     channels: int = 1,
+    vectors: int = 2,
 ) -> list[tuple[Estimate, Geometry]]:
     """Tilings of `view`, or the one most like `near`, each with its estimate. `skips` tells whether
-    taps that read padding may be left out; an element has `channels`.
+    taps that read padding may be left out; an element has `channels`, a panel `vectors`.
     """
     slow = dot_cost(arch, channels, multiplier)
-    arch = tiled(arch, multiplier)
-    found = geometries(view, arch, in_place, near)
+    arch = tiled(arch, multiplier, vectors)
+    found = geometries(view, arch, in_place, near, vectors)
     if skips and not in_place:
         found = [leaving_out(arch, g) for g in found]
     return priced(found, lambda g: estimate(view, arch, g, in_place, slow=slow), view, near)
@@ -121,14 +123,23 @@ def dot_cost(arch: CpuArch, channels: int, multiplier: str) -> float:
     return 1.0 if multiplier else {2: costs.pairs, 4: costs.quads}.get(channels, 1.0)
 
 
-def tiled(arch: CpuArch, multiplier: str) -> CpuArch:
-    """The CPU with the register tiles of what multiplies."""
-    pixels = TILE_PIXELS.get(multiplier, arch.tile_pixels)
+def panel_vectors(problem: Problem, arch: CpuArch) -> int:
+    """Vectors of a panel of x in place, whose elements are FMAs of single channels: more of them,
+    and fewer pixels, need fewer loads, and more lines of filters of each element.
+    """
+    elements = math.prod(problem.kernel) * problem.C // problem.groups
+    many = problem.K // problem.groups % (WIDE_VECTORS * arch.lanes(problem.itemsize)) == 0
+    return WIDE_VECTORS if many and 0 < elements <= arch.costs.gemm.wide_elements else 2
+
+
+def tiled(arch: CpuArch, multiplier: str, vectors: int = 2) -> CpuArch:
+    """The CPU with the register tiles of what multiplies, and of panels of `vectors`."""
+    pixels = TILE_PIXELS.get(multiplier, arch.tile_pixels if vectors == 2 else WIDE_PIXELS)
     return arch if pixels == arch.tile_pixels else replace(arch, tile_pixels=pixels)
 
 
 def geometries(
-    problem: Problem, arch: CpuArch, in_place: bool, near: Near | None = None
+    problem: Problem, arch: CpuArch, in_place: bool, near: Near | None = None, vectors: int = 2
 ) -> list[Geometry]:
     """Tilings whose row buffers fit their share of L2; if none does, the smallest of all."""
     lanes = arch.lanes(problem.itemsize)
@@ -144,7 +155,7 @@ def geometries(
             tile=tile,
             tile_m=spread_pixels(problem, arch) if in_place else arch.tile_pixels,
             tile_c=block,
-            tile_k=2 * lanes,
+            tile_k=vectors * lanes,
             step_w=1 if plain_rows else None,
         )
         for tile in choices
@@ -203,8 +214,9 @@ def estimate(
         # Columns on the sides are tiles of their own.
         pixel_tiles += g.tile_n * g.tile_p * (len(segments(g, in_place)) - 1)
     register_tiles = pixel_tiles * schedule.panel_count(g) * schedule.block_count(g)
+    sums = g.tile_m * (g.tile_k / (2 * lanes))  # two vectors each
     multiply += register_tiles * (
-        g.tile_m * costs.gemm.tile_pixel + schedule.filter_rows(g) * costs.gemm.run
+        sums * costs.gemm.tile_pixel + schedule.filter_rows(g) * costs.gemm.run
     )
     filter_bytes = elements * vectors * lanes * problem.itemsize
     near = filter_bytes + buffer_bytes(g, problem.itemsize) <= arch.l2_bytes

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from implicit_conv.arrays.arrays import Array
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operands, Operator
 
 ROW_TILES = (1, 2, 4, 8, 16, 32)  # register tiles of a load tile's rows or vectors: choices
+KEPT_TILES = 2  # register tiles of a load tile whose pixels are kept
 TILE_COLUMNS = (112, 48)  # output columns of a load tile, if whole rows are too long
 PLANES_SHARE = 0.6  # share of L2 that a load tile's planes may fill: every panel reads them
 PAGE_BYTES, NEAR_PAGES = 4096, 64  # of memory, and those that a core finds at once
@@ -68,12 +69,14 @@ class PlanarGemm(KernelMethod):
     in_place: bool = False
     flat: bool = False
     one_row: bool = False  # whether x and y are seen as one row of pixels
+    keeps: bool = False  # in place for the first panel of filters, which copies it for the others
 
     @property
     def summary(self) -> str:
         """The method in a few words, for tables."""
         rows = "pixels of an image as one row" if self.flat else "pixels of an image row"
-        return f"vector lanes are {rows}, x {'in place' if self.in_place else 'copied'}"
+        how = "in place" if self.in_place else "copied"
+        return f"vector lanes are {rows}, x {'copied by the first filters' if self.keeps else how}"
 
     @property
     def needs(self) -> str:
@@ -85,8 +88,8 @@ class PlanarGemm(KernelMethod):
     def candidates(
         cls, problem: Problem, arch: CpuArch, request: Request
     ) -> Iterator[Candidate | Refusal]:
-        """One candidate: in place if planes are rows, else copied; there are both on CPUs where the
-        pages of planes in place cost time.
+        """One candidate: in place if planes are rows, else copied; in place there are two on CPUs
+        where the pages of planes cost time.
         """
         algorithm = request.gemm_algorithm(problem)
         if algorithm is None:
@@ -94,27 +97,28 @@ class PlanarGemm(KernelMethod):
         reason = refusal(problem, algorithm)
         one_row = is_pointwise(problem) and not problem.channels_last
         view = flattened(problem) if one_row else problem
-        variants = [one_row]
+        methods = [cls(in_place=one_row, one_row=one_row)]
         if one_row and arch.costs.planar_gemm.page:
-            variants = [True, False]
+            methods.append(replace(methods[0], keeps=True))
         if request.near is not None:
-            variants = [request.near.method.in_place]
-        for in_place in variants:
-            costs = [] if reason else tilings(view, arch, in_place, one_row, request.near)
+            methods = [method for method in methods if method.keeps == request.near.method.keeps]
+        for method in methods:
+            costs = [] if reason else tilings(method, view, arch, request.near)
             if costs:
-                method = cls(in_place, bool(schedule.is_single_tap(costs[0][1])), one_row)
-                yield from ranked(method, algorithm, problem, view, arch, costs, request)
-            elif in_place == variants[0]:
+                flat = bool(schedule.is_single_tap(costs[0][1]))
+                own = replace(method, flat=flat)
+                yield from ranked(own, algorithm, problem, view, arch, costs, request)
+            elif not method.keeps:
                 all_of = f"a load tile of all {problem.C // problem.groups} channels"
                 yield Refusal(cls.name, reason or f"{all_of} does not fit in L2")
 
     def repriced(self, c: Candidate, arch: CpuArch) -> Estimate:
         """The estimate of the candidate's tiling on a CPU."""
-        return estimate(c.view, arch, c.geometry, self.in_place)
+        return estimate(self, c.view, arch, c.geometry)
 
     def layout(self, c: Candidate) -> PlanarGemmLayout:
         """Sizes of scratch memory and filters."""
-        return _sizes(c.problem, c.geometry, c.lanes, self.in_place, c.chunk)
+        return _sizes(self, c.problem, c.geometry, c.lanes, c.chunk)
 
     def operator(self, c: Candidate, build: Build) -> Operator:
         """The compiled kernels of a candidate."""
@@ -183,15 +187,15 @@ def refusal(problem: Problem, algorithm: str) -> str:
 
 
 def tilings(
-    problem: Problem, arch: CpuArch, in_place: bool, one_row: bool, near: Near | None = None
+    method: PlanarGemm, problem: Problem, arch: CpuArch, near: Near | None = None
 ) -> list[tuple[Estimate, Geometry]]:
     """Tilings with their estimates."""
-    found = geometries(problem, arch, in_place, one_row, near)
-    return priced(found, lambda g: estimate(problem, arch, g, in_place), problem, near)
+    found = geometries(method, problem, arch, near)
+    return priced(found, lambda g: estimate(method, problem, arch, g), problem, near)
 
 
 def geometries(
-    problem: Problem, arch: CpuArch, in_place: bool, one_row: bool, near: Near | None = None
+    method: PlanarGemm, problem: Problem, arch: CpuArch, near: Near | None = None
 ) -> list[Geometry]:
     """Tilings of single images whose input fits in L2 with all channels."""
     _, p, q = problem.output
@@ -208,8 +212,10 @@ def geometries(
 
     found = set()
     # A pixel that is read from beyond L2 should serve more filters.
-    far = in_place and is_far(tiling(p, q, 1), problem.itemsize)
+    far = method.in_place and is_far(tiling(p, q, 1), problem.itemsize)
     sizes = (arch.tile_pixels,) if far else (arch.tile_pixels, FEW_FILTERS)
+    if method.keeps:
+        sizes = (FEW_FILTERS,)
     panels = {balanced(problem.K // problem.groups, most) for most in sizes}
     if near is not None:
         panels = panels & {near.geometry.tile_k} or panels
@@ -217,9 +223,9 @@ def geometries(
         whole = tiling(p, q, filters)
         rows = schedule.pixel_rows(whole)
         steps: Sequence[int] = sorted({1, 2, *(rows * tiles for tiles in ROW_TILES)})
-        if one_row:  # its tiles have whole vectors except the last
+        if method.one_row:  # its tiles have whole vectors except the last
             vectors = int(schedule.ceil_div(q, lanes))
-            steps = sorted({*steps, 3 * rows})
+            steps = [KEPT_TILES * rows] if method.keeps else sorted({*steps, 3 * rows})
             if near is not None:
                 steps = at_least(steps, int(schedule.ceil_div(near.geometry.tile_q, lanes)))
             extents = {(1, balanced(vectors, step) * lanes) for step in steps}
@@ -234,34 +240,40 @@ def geometries(
             extents = {(balanced(p, i), balanced(q, j)) for i in steps for j in columns}
         found |= {tiling(*extent, filters) for extent in extents}
     limit = arch.l2_bytes * PLANES_SHARE
-    if not in_place:
+    if method.keeps or not method.in_place:
         return [
             g
             for g in sorted(found)
-            if _sizes(problem, g, lanes, in_place).scratch(False).total <= limit
+            if _sizes(method, problem, g, lanes).scratch(False).total <= limit
         ]
     pixels = max(lanes, limit // (problem.itemsize * problem.C // problem.groups))
     return [g for g in sorted(found) if g.tile_q <= pixels]
 
 
 def _sizes(
-    problem: Problem, g: Geometry, lanes: int, in_place: bool, chunk: int = 1
+    method: PlanarGemm, problem: Problem, g: Geometry, lanes: int, chunk: int = 1
 ) -> PlanarGemmLayout:
-    return PlanarGemmLayout(g, problem.itemsize, lanes, chunk, in_place, problem.channels_last)
+    own = method.in_place, problem.channels_last, method.keeps
+    return PlanarGemmLayout(g, problem.itemsize, lanes, chunk, *own)
 
 
-def estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> Estimate:
+def estimate(method: PlanarGemm, problem: Problem, arch: CpuArch, g: Geometry) -> Estimate:
     """Cycles of one core: sums, loads unless x is read in place, filters from beyond L2."""
     costs = arch.costs
     lanes = arch.lanes(problem.itemsize)
-    panels = schedule.panel_count(g)
+    panels, in_place = schedule.panel_count(g), method.in_place
     single, pages = schedule.is_single_tap(g), page_cycles(problem, arch) if in_place else 0.0
     own = costs.planar_gemm
     vector = own.aligned if single and not in_place else own.unaligned
     multiply = panels * _sum_cycles(arch, g, lanes, vector, pages)
-    if g.tile_q < g.Q and not problem.channels_last:
+    if method.keeps:
+        first = _sum_cycles(arch, g, lanes, own.unaligned + own.keep, pages)
+        multiply = first + (panels - 1) * _sum_cycles(arch, g, lanes, own.kept, 0.0)
+    y_bytes = problem.N * math.prod(problem.output) * problem.K * problem.itemsize
+    stays = method.keeps and y_bytes <= arch.l2_bytes  # so that parts of rows cost nothing
+    if g.tile_q < g.Q and not (problem.channels_last or stays):
         multiply += g.tile_p * g.K * own.segment
-    buffer = _sizes(problem, g, lanes, in_place).scratch(False).buffer
+    buffer = _sizes(method, problem, g, lanes).scratch(False).buffer
     load = 0.0 if in_place else _load_cycles(problem, arch, g, lanes, buffer)
     load += _tail(g, lanes) * g.C * costs.planar_gemm.gather
     if problem.channels_last:
@@ -273,7 +285,7 @@ def estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> Es
             multiply += g.tile_p * g.tile_q * g.K * costs.planar_gemm.staged
             load += g.tile_p * g.tile_q * g.C * costs.planar_gemm.staged
         multiply += vectors * blocks * lanes**2 * costs.common.transpose
-    elif problem.N * math.prod(problem.output) * problem.K * problem.itemsize > FAR_BYTES:
+    elif y_bytes > FAR_BYTES:
         multiply += g.tile_p * g.tile_q * g.K * problem.itemsize * own.far_store
     filter_bytes = g.K * g.C * schedule.taps(g) * problem.itemsize
     planes = g.C * g.tile_q * problem.itemsize if in_place else buffer

@@ -193,7 +193,7 @@ def segments(g: Geometry, in_place: bool) -> list[tuple[int, int]]:
 
 
 def panel_widths(g: Geometry, lanes: int) -> list[int]:
-    """The numbers of vectors of the panels: 2, and 1 if the last panel fits in one vector."""
+    """The numbers of vectors of the panels: 2 or 4, or 1 if the last panel fits in one vector."""
     rest = g.K % g.tile_k
     widths = {g.tile_k // lanes} if g.K >= g.tile_k else set()
     return sorted(widths | ({int(schedule.ceil_div(rest, lanes))} if rest else set()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ class PlanarGemmLayout(Layout):
     """
 
     channels_last: bool = False  # whether x and y are NHWC
+    keeps: bool = False  # the first panel reads x in place, and copies it for the others
 
     @property
     def flat(self) -> bool:
@@ -60,7 +62,7 @@ class PlanarGemmLayout(Layout):
         )
 
     def _flat_scratch(self) -> ScratchLayout:
-        """One row of pixels for each channel, unless x is read in place.
+        """One row of pixels for each channel, unless all panels read x in place.
 
         The last vector of an image row may run over the end of the row: into a row that is loaded
         later, or over the end of the buffer, which therefore has one more vector.
@@ -68,8 +70,9 @@ class PlanarGemmLayout(Layout):
         g, itemsize, waiting = self.g, self.itemsize, self.waiting_filters
         row = flat_row_bytes(g, itemsize, self.lanes)
         transposed = waiting * g.tile_p * g.tile_q * itemsize if self.channels_last else 0
+        last = 0 if self.keeps else self.lanes * itemsize
         return ScratchLayout(
-            buffer=0 if self.in_place else g.C * row + self.lanes * itemsize,
+            buffer=g.C * row + last if self.keeps or not self.in_place else 0,
             staging=waiting * row + transposed,
             loads=0 if self.in_place else load_table_bytes(g),
             tail=tail_pixels(self.lanes) * (g.C + g.tile_k) * itemsize,
@@ -118,6 +121,14 @@ def tail_filters(g: Geometry, lanes: int) -> int:
     return min(lanes, 1 << (min(g.K, g.tile_k).bit_length() - 1))
 
 
+class Pixels(enum.Enum):
+    """Where microkernels find the pixels of an element of the sum."""
+
+    VIEWS = "in planes, at the offsets of a table"
+    COPIED = "in planes; each is copied to where microkernels of other filters find it"
+    KEPT = "where they were copied: those of a register tile one element after another"
+
+
 class RegisterTile(NamedTuple):
     """A register tile: `filters` x `height` vectors of pixels, one vector of each output row.
 
@@ -130,6 +141,7 @@ class RegisterTile(NamedTuple):
     long_row: bool
     ahead: bool  # prefetch the next tile's pixels, from more planes than hardware can follow
     chained: bool  # sums have more elements than a chain
+    pixels: Pixels = Pixels.VIEWS
 
     @property
     def rows(self) -> int:

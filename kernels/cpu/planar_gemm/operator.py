@@ -10,6 +10,7 @@ from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.few_outputs.layout import RegisterTile as DotsTile
 from implicit_conv.kernels.cpu.operator import Build, Operator
 from implicit_conv.kernels.cpu.planar_gemm.layout import (
+    Pixels,
     PlanarGemmLayout,
     RegisterTile,
     flat_row_bytes,
@@ -121,19 +122,23 @@ class FlatPlanarGemm(PlanarGemm):
                 plane=flat_row_bytes(self.g, self.itemsize, self.lanes),
                 tail_pixels=tail_pixels(self.lanes),
                 waiting_filters=self.pixels.waiting_filters,
+                keeps=self.pixels.keeps,
             ),
         }
 
     def _part_kind(self) -> Any:
-        return self._asks_ahead
+        return self._asks_ahead, self.pixels.keeps
 
     @property
     def _asks_ahead(self) -> bool:
-        return self.layout.in_place and self.pixels.asks_ahead
+        return self.layout.in_place and self.pixels.asks_ahead and not self.pixels.keeps
 
     def _own_parts(self) -> dict[int, Code]:
-        heights = self._heights | {0}  # pixels of a tile that fill no vector
-        parts = self._sums(heights, long_row=True, ahead=self._asks_ahead) | self._loads()
+        if self.pixels.keeps:
+            parts = self._kept_sums() | self._loads()
+        else:  # height 0: pixels of a tile that fill no vector
+            heights = self._heights | {0}
+            parts = self._sums(heights, long_row=True, ahead=self._asks_ahead) | self._loads()
         if self.pixels.channels_last:
             parts |= transposes(table.TRANSPOSE_WORDS, 1, self.lanes, self.form)
         chained = self.g.C > self.lanes * schedule.CHAIN
@@ -142,6 +147,27 @@ class FlatPlanarGemm(PlanarGemm):
             ".few_outputs.compiled:make_microkernel", tile, self.lanes, self.itemsize, self.fma
         )
         return parts
+
+    def _kept_sums(self) -> dict[int, Code]:
+        """Microkernels of an item's first panel, and of those that read its copy: of whole register
+        tiles, and of single vectors.
+        """
+        g = self.g
+        heights = (schedule.pixel_rows(g), 0)
+        chained = g.C > schedule.CHAIN
+        slots = {Pixels.COPIED: table.first_panel_slot, Pixels.KEPT: table.planar_gemm_slot}
+        return {
+            slot(k, height): code(
+                ".planar_gemm.compiled.microkernel:make_long_row_microkernel",
+                RegisterTile(k, height, False, True, False, chained, pixels),
+                self.lanes,
+                self.itemsize,
+                self.fma,
+            )
+            for pixels, slot in slots.items()
+            for k in {min(g.tile_k, g.K), g.K % g.tile_k} - {0}
+            for height in heights
+        }
 
     def _views(self) -> Any:
         """The byte offset of each channel's row, in the buffer or in x."""

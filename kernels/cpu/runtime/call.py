@@ -138,6 +138,7 @@ class PlanarGemm(NamedTuple):
     plane: int = 0  # long rows: bytes of that row
     tail_pixels: int = 0  # long rows: pixels beyond whole vectors that dot products compute at most
     waiting_filters: int = 0  # long rows: filters of the staging tile
+    keeps: int = 0  # long rows: 1: the first panel copies the pixels for the others
 
 
 class Gradient(NamedTuple):

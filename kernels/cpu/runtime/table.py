@@ -5,11 +5,11 @@ from __future__ import annotations
 from implicit_conv.kernels.geometry import ACTIVATIONS
 
 # Slots of the parts; those with [indices] are the first of an array of slots. The GEMM's
-# microkernels, [vectors - 1][groups][inner], begin at slot 0.
+# microkernels, [1, 2 or 4 vectors][groups][inner], begin at slot 0.
 MOST_APART = 4  # elements from one pixel to the next that a row is spread to, at most
 SCALES = 3  # ways to scale sums: not at all, filters along rows, filters along columns
 HEIGHTS = 33  # end of an index that counts rows, pixels or filters of a register tile
-TRANSPOSE_IN = 2 * HEIGHTS * HEIGHTS  # [step - 1][edge]: transposes of x
+TRANSPOSE_IN = 3 * HEIGHTS * HEIGHTS  # [step - 1][edge]: transposes of x
 TRANSPOSE_OUT = TRANSPOSE_IN + 4  # [edge]: transposes into y
 TRANSPOSE_WORDS = TRANSPOSE_OUT + 2  # [edge]: transposes of sums or words without conversion
 TRANSPOSE_TAPS = TRANSPOSE_WORDS + 2  # [edge]: transposes of filters with contiguous taps
@@ -49,7 +49,7 @@ SLOTS = SHIFTED_ROWS + HEIGHTS
 
 def microkernel_slot(vectors: int, groups: int, inner: int) -> int:
     """Slot of the GEMM's microkernel of a register tile."""
-    return ((vectors - 1) * HEIGHTS + groups) * HEIGHTS + inner
+    return ((vectors >> 1) * HEIGHTS + groups) * HEIGHTS + inner
 
 
 def planar_gemm_slot(filters: int, rows: int) -> int:
@@ -57,6 +57,13 @@ def planar_gemm_slot(filters: int, rows: int) -> int:
     tail of a long row.
     """
     return PLANAR_GEMM + rows * HEIGHTS + filters
+
+
+def first_panel_slot(filters: int, rows: int) -> int:
+    """Slot of the microkernel that also copies the pixels for other panels; no operator has it and
+    microkernels of the GEMM.
+    """
+    return rows * HEIGHTS + filters
 
 
 def transpose_slot(way: int, step: int, edge: int) -> int:

@@ -17,7 +17,7 @@ from implicit_conv.cpu.machine.costs import EPYC
 from implicit_conv.cpu.methods.planar_gemm import PlanarGemm
 from implicit_conv.testing import Case, changed, plan_of
 
-PAGES = EPYC.planar_gemm._replace(page=1e6, segment=9.0)  # where planes in place cost time
+PAGES = EPYC.planar_gemm._replace(page=1e6, keep=9.0, kept=2.0)  # where planes in place cost time
 
 
 @pytest.fixture(autouse=True)
@@ -104,25 +104,27 @@ def test_integers_are_exact(case, added, l2_bytes, seed):
     np.testing.assert_array_equal(y, expected)
 
 
+def kept(case, threads=2):
+    """The plan of a case whose first panel of filters copies the pixels, and what it chose from."""
+    costs = replace(EPYC, name="pages", planar_gemm=PAGES)
+    every = plan_of(case, replace(cpu_arch(threads), costs=costs))
+    copied = next(c for c in every.candidates if c.method.keeps)
+    return changed(every, **{f.name: getattr(copied, f.name) for f in fields(copied)}), every
+
+
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("size", [(20, 28), (9, 11), (67, 65)])
-def test_planes_on_many_pages_are_copied_as_one_row(size, packed):
+def test_planes_on_many_pages_are_copied_by_the_first_filters(size, packed):
     """On a CPU where reading each channel from a page of its own costs time."""
-    costs = replace(EPYC, name="pages", planar_gemm=PAGES)
     case = Case(N=2, C=140, K=40, groups=2, size=size, kernel=(1, 1))
-    plane = size[0] * size[1] * 4
-    many = case.C * min(1, plane / 4096) > 64
-    arch = replace(cpu_arch(2), costs=costs)
+    plan, every = kept(case)
+    arch = plan.engine.best.arch
     placed, copied = PlanarGemm.candidates(spatial(case.problem), arch, Request())
-    assert (placed.method.in_place, copied.method.in_place) == (True, False)
+    assert (placed.method.keeps, copied.method.keeps) == (False, True)
     estimates = [c.method.repriced(c, arch).cycles for c in (copied, placed)]
-    assert (estimates[0] < estimates[1]) == many
-    every = plan_of(case, arch)
-    plan = changed(every, **{f.name: getattr(copied, f.name) for f in fields(copied)})
-    assert (plan.engine.best.geometry.P, in_place(plan)) == (1, False)
+    assert (estimates[0] < estimates[1]) == (case.C * min(1, size[0] * size[1] * 4 / 4096) > 64)
     x, w = case.arrange(*case.inputs(0, integers=True))
     assert executed_loads(plan.engine, x, w) == sorted(plan.trace())
-    expected = case.reference(x, w)
     for seed in range(3):
         x, w = case.arrange(*case.inputs(seed, integers=True))
         expected = case.reference(x, w)
@@ -134,19 +136,34 @@ def test_planes_on_many_pages_are_copied_as_one_row(size, packed):
         plan(wide[..., :-3], plan.pack(w) if packed else w)
 
 
-def test_a_column_of_wider_images_is_copied_as_one_row():
-    """Whose pixels are as far apart as rows; a residual and a result are such columns too."""
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("channels", [1, 5, 130, 300])  # less and more than a chain of sums
+@pytest.mark.parametrize("filters", [1, 7, 9, 64])
+@pytest.mark.parametrize("side", [3, 7, 10, 28])  # whole vectors, a part of one, dot products
+def test_filters_read_the_copy_of_the_first(side, filters, channels, dtype, threads):
+    """Of each work item: threads share the filters of a tile."""
+    kernel = (1, 1)
+    case = Case(N=2, C=channels, K=filters, size=(side, side), kernel=kernel, dtype=dtype)
+    plan, _ = kept(case, threads)
+    x, w = case.arrange(*case.inputs(side, integers=True))
+    residual = np.arange(side * side, dtype=dtype).reshape(side, side)
+    expected = case.reference(x, w)
+    np.testing.assert_array_equal(plan(x, w), expected)
+    given = np.broadcast_to(residual, expected.shape).copy()
+    np.testing.assert_array_equal(plan(x, w, residual=given), expected + residual)
+
+
+def test_a_column_of_wider_images_is_written_as_one_row():
+    """Its pixels are as far apart as rows; a residual is such a column too."""
     case = Case(N=2, C=70, K=40, size=(130, 1), kernel=(1, 1))
-    arch = replace(cpu_arch(2), costs=replace(EPYC, name="pages", planar_gemm=PAGES))
-    plan = plan_of(case, arch)
-    copied = next(c for c in plan.candidates if c.method == PlanarGemm(False, True, True))
-    plan = changed(plan, **{f.name: getattr(copied, f.name) for f in fields(copied)})
+    plan, _ = kept(case)
     x, w = case.arrange(*case.inputs(0, integers=True))
-    wide, out, residual = (np.zeros((2, n, 130, 5), np.float32) for n in (70, 40, 40))
-    wide[..., :1], residual[..., :1] = x, np.arange(130)[:, None]
+    out, residual = (np.zeros((2, 40, 130, 5), np.float32) for _ in range(2))
+    residual[..., :1] = np.arange(130)[:, None]
     expected = case.reference(x, w) + np.arange(130)[:, None]
     for filters in w, plan.pack(w):
-        y = plan(wide[..., :1], filters, residual=residual[..., :1], out=out[..., :1])
+        y = plan(x, filters, residual=residual[..., :1], out=out[..., :1])
         np.testing.assert_array_equal(y, expected)
         assert not out[..., 1:].any()
 

@@ -53,6 +53,7 @@ class Gemm(NamedTuple):
     pairs: Number  # FMAs in the time of a dot product of pairs of bfloat16
     quads: Number  # FMAs in the time of a dot product of four integers of 8 bits
     spread: Number  # slowdown of register tiles whose pixels share few sets of L1, beyond 1
+    wide_elements: Number  # of a sum at most that four vectors of filters add up faster than two
     tile_pixel: Cycles  # fixed, per pixel of a register tile, without its sums
     run: Cycles  # fixed, per run of a register tile's taps
     pixel_copy: Cycles  # to copy a pixel of one group, at least
@@ -73,6 +74,8 @@ class PlanarGemm(NamedTuple):
     # Per element and register tile, where it reads x in place, and each channel is on pages of its
     # own that are too many for the first level of address translation.
     page: Cycles
+    keep: Number  # of the first panel: what copying a vector of pixels adds to its load
+    kept: Number  # `aligned` of such copies, which lie in order
     segment: Cycles  # fixed, per part of an image row that is stored
     far_store: Cycles  # per byte of planes of a result that the last-level cache does not keep
     sums: Cycles  # per vector of sums: to initialise, clamp and store it
@@ -253,6 +256,7 @@ EPYC = Costs(
         pairs=1,
         quads=1,
         spread=0,
+        wide_elements=0,
         tile_pixel=100 / 14,
         run=25,
         pixel_copy=4,
@@ -268,6 +272,8 @@ EPYC = Costs(
         unaligned=4.0,
         aligned=4.0,
         page=0,
+        keep=1,
+        kept=1,
         segment=0,
         far_store=0,
         sums=2,

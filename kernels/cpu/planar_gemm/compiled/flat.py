@@ -7,13 +7,18 @@ of a filter meets few pixels, as in the last layers of an image classifier. At s
 of x are read in place. A few pixels beyond whole vectors are computed by dot products, whose lanes
 are channels: 7x7 pixels take 3 vectors and 1/16, not 4.
 
+Planes in place lie on many pages, and an array of numpy does not begin with a cache line. So the
+first panel may keep what it reads: it copies the pixels of each register tile, channel by channel,
+and the others read the copy in order while they prefetch the planes of the next load tile.
+
 One work item is a load tile and a chunk of filter panels:
 
     execute the tile's loads of every channel into this thread's buffer  (or read x in place)
     gather the last pixels as rows of contiguous channels
     for each panel of the chunk:
         for each register tile of a few vectors:
-            microkernel: sums over planes -> y, or the staging tile, one row for each filter
+            microkernel: sums over planes, or their copy -> y, or the staging tile, one row for each
+                filter
         dot products of the last pixels -> y, or the staging tile
         NHWC: the staging tile of a few panels is transposed
         staging tile -> residual, activation, layout -> y
@@ -25,16 +30,23 @@ from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.few_outputs.compiled import sum_windows
 from implicit_conv.kernels.cpu.planar_gemm.compiled.fprop import Panel, load, sum_tile
+from implicit_conv.kernels.cpu.planar_gemm.compiled.microkernel import sum_long_row
 from implicit_conv.kernels.cpu.runtime.call import Call
 from implicit_conv.kernels.cpu.runtime.compiled.entry import Blob, fields
 from implicit_conv.kernels.cpu.runtime.compiled.source import Source
-from implicit_conv.kernels.cpu.runtime.table import TRANSPOSE_WORDS, transpose_slot
+from implicit_conv.kernels.cpu.runtime.table import (
+    TRANSPOSE_WORDS,
+    first_panel_slot,
+    planar_gemm_slot,
+    transpose_slot,
+)
 from implicit_conv.kernels.cpu.tile.compiled.epilogue import store_tile
 from implicit_conv.kernels.cpu.tile.compiled.load import load_tile
 from implicit_conv.kernels.cpu.tile.compiled.transpose import transpose
 from implicit_conv.kernels.cpu.tile.compiled.work import bounds, is_staged, operator
 from implicit_conv.kernels.geometry import Geometry, Place
 
+LINE = 64  # bytes
 copy_float, copy_double = memory.copy_bytes(4), memory.copy_bytes(8)
 
 
@@ -72,6 +84,57 @@ def sum_vectors(call: Call, g: Geometry, panel: Panel, pixels: int) -> None:
         sum_tile(call, g, panel, vectors - left, left, left * call.lanes)
     if pixels % call.lanes > call.planar_gemm.tail_pixels:
         sum_tile(call, g, panel, vectors, 0, pixels % call.lanes)
+
+
+def sum_kept(call: Call, g: Geometry, panel: Panel, pixels: int, kept: int, place: int) -> None:
+    """The same by panel number `place` of a work item: the first one copies its pixels to `kept`,
+    where the others read them. What is left of whole register tiles is summed by single vectors.
+    """
+    step = schedule.pixel_rows(g) * call.lanes
+    tail = pixels % call.lanes
+    whole = pixels // step * step
+    rest = pixels - whole - (tail if tail <= call.planar_gemm.tail_pixels else 0)
+    sources = panel.a
+    if place > 0:
+        # Each panel prefetches a line of what register tiles of the next load tile read.
+        sources += pixels * call.itemsize + min((place - 1) * LINE, step * call.itemsize)
+    if whole > 0:
+        sum_copies(call, g, panel, 0, schedule.pixel_rows(g), whole, sources, kept, place)
+    if rest > 0:
+        sum_copies(call, g, panel, whole, 0, rest, sources, kept, place)
+
+
+def sum_copies(
+    call: Call,
+    g: Geometry,
+    panel: Panel,
+    first: int,
+    height: int,
+    pixels: int,
+    sources: int,
+    kept: int,
+    place: int,
+) -> None:
+    """Register tiles of `height` vectors of `pixels` pixels from pixel `first` on."""
+    slot, offset = planar_gemm_slot(panel.filters, height), first * call.itemsize
+    if place == 0:
+        slot = first_panel_slot(panel.filters, height)
+    sum_long_row(
+        call.kernels,
+        slot=slot,
+        w=panel.w,
+        w_filter=panel.w_filter,
+        b=sources + offset,
+        plane=call.x.c,
+        kept=kept + offset * g.C,
+        elements=g.C,
+        sums=panel.sums,
+        out=panel.out + offset,
+        out_filter=panel.out_filter,
+        columns=pixels,
+        low=panel.low,
+        high=panel.high,
+    )
 
 
 def copy_element(call: Call, to: int, at: int) -> None:
@@ -226,7 +289,10 @@ def run_item(
         shared = Panel(
             a, vector, w + k * call.w.k, call.w.k, filters, sums, out, vector, out_filter, low, high
         )
-        sum_vectors(call, g, shared, pixels)
+        if call.planar_gemm.keeps:
+            sum_kept(call, g, shared, pixels, scratch, panel - first_panel)
+        else:
+            sum_vectors(call, g, shared, pixels)
         if channels_last:
             to = transposed + whole * pixel + waiting * call.itemsize
             sum_tail(call, g, shared, k, tail, tail_rows, to, pixel)

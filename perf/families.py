@@ -1,0 +1,49 @@
+"""The page "On your CPU": what each kind of work gives on each family of CPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from implicit_conv.cpu.machine.arch import nearest_costs
+from implicit_conv.cpu.machine.costs import Costs
+from perf.highlights import is_of_cpu, least, work_of
+from perf.machines import machine_of
+from perf.pages import WRITTEN
+from perf.record import Record
+from perf.tables import markdown
+
+PAGE = "on-your-cpu.md"  # also the file of its words, beside this one
+AVX2 = 256  # bits of its vectors
+
+
+def family_of(record: Record) -> str:
+    """The family of a run's CPU: that of its vectors if they are narrow, whatever its name."""
+    narrow = record["machine"]["vector_bits"] == AVX2
+    return costs_of(record).name if narrow else machine_of(record)
+
+
+def costs_of(record: Record) -> Costs:
+    """The costs that the planner takes on the machine of a run."""
+    machine = record["machine"]
+    vendor = "GenuineIntel" if machine["cpu"].startswith("Intel") else ""
+    return nearest_costs(machine["vector_bits"], vendor)
+
+
+def page(records: Sequence[Record]) -> str:
+    """The text of the page; empty if no record of a CPU has a rival."""
+    own = [record for record in records if is_of_cpu(record)]
+    rows = {row.work: {"work": row.work} for row in least(own, work_of)}
+    costs = {"work": "costs"}
+    for family in dict.fromkeys(map(family_of, own)):
+        members = [record for record in own if family_of(record) == family]
+        found = {row.work: row for row in least(members, work_of)}
+        for work, row in rows.items():
+            one = found.get(work)
+            row[family] = f"{one.mean.ratio:.2f} ({one.worst.worst:.2f})" if one else ""
+        costs[family] = costs_of(members[0]).name
+    named = {"avx2": nearest_costs(AVX2), "narrow": nearest_costs(AVX2 // 2)}
+    named |= {"amd": nearest_costs(2 * AVX2), "intel": nearest_costs(2 * AVX2, "GenuineIntel")}
+    table = markdown([*rows.values(), costs], left=1)
+    words = Path(__file__).with_name(PAGE).read_text(encoding="utf-8")
+    return words.format(written=WRITTEN, table=table, **named) if rows else ""
