@@ -225,10 +225,12 @@ def geometries(
         steps: Sequence[int] = sorted({1, 2, *(rows * tiles for tiles in ROW_TILES)})
         if method.one_row:  # its tiles have whole vectors except the last
             vectors = int(schedule.ceil_div(q, lanes))
-            steps = [KEPT_TILES * rows] if method.keeps else sorted({*steps, 3 * rows})
+            steps = sorted({*steps, 3 * rows})
             if near is not None:
                 steps = at_least(steps, int(schedule.ceil_div(near.geometry.tile_q, lanes)))
             extents = {(1, balanced(vectors, step) * lanes) for step in steps}
+            if method.keeps:  # whole register tiles
+                extents = {(1, min(vectors, KEPT_TILES * rows) * lanes)}
         else:
             columns = (q,) if schedule.is_single_tap(whole) else (q, *TILE_COLUMNS)
             if near is not None:
