@@ -7,6 +7,7 @@ from pathlib import Path
 
 from implicit_conv.cpu.machine.arch import nearest_costs
 from implicit_conv.cpu.machine.costs import Costs
+from perf import regret
 from perf.highlights import is_of_cpu, least, work_of
 from perf.machines import machine_of
 from perf.pages import WRITTEN
@@ -30,11 +31,13 @@ def costs_of(record: Record) -> Costs:
     return nearest_costs(machine["vector_bits"], vendor)
 
 
-def page(records: Sequence[Record]) -> str:
-    """The text of the page; empty if no record of a CPU has a rival."""
+def page(records: Sequence[Record], regrets: Sequence[Record] = ()) -> str:
+    """The text of the page, with records of `perf regret`; empty if no record of a CPU has a
+    rival.
+    """
     own = [record for record in records if is_of_cpu(record)]
     rows = {row.work: {"work": row.work} for row in least(own, work_of)}
-    costs = {"work": "costs"}
+    costs, choices = {"work": "costs"}, {"work": "choices"}
     for family in dict.fromkeys(map(family_of, own)):
         members = [record for record in own if family_of(record) == family]
         found = {row.work: row for row in least(members, work_of)}
@@ -42,8 +45,9 @@ def page(records: Sequence[Record]) -> str:
             one = found.get(work)
             row[family] = f"{one.mean.ratio:.2f} ({one.worst.worst:.2f})" if one else ""
         costs[family] = costs_of(members[0]).name
+        choices[family] = regret.words([one for one in regrets if family_of(one) == family])
     named = {"avx2": nearest_costs(AVX2), "narrow": nearest_costs(AVX2 // 2)}
     named |= {"amd": nearest_costs(2 * AVX2), "intel": nearest_costs(2 * AVX2, "GenuineIntel")}
-    table = markdown([*rows.values(), costs], left=1)
+    table = markdown([*rows.values(), choices, costs], left=1)
     words = Path(__file__).with_name(PAGE).read_text(encoding="utf-8")
     return words.format(written=WRITTEN, table=table, **named) if rows else ""

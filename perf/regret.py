@@ -3,12 +3,14 @@
 The candidates of each layer are those that `Plan.tune` measures. A layer's regret is the time of
 the planner's choice over that of the fastest candidate, each the least of its samples; the filter
 is packed before the clock starts. Candidates whose estimates are off by more than FAR are listed.
+`perf report` shows records of it on the page "On your CPU".
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import geometric_mean
 from typing import NamedTuple
 
@@ -24,9 +26,11 @@ from implicit_conv.timing import UNTOLD, Seconds, disturbance
 from perf import terminal
 from perf.cliffs import FAR, LEAST
 from perf.layers import OTHERS, SUITES
+from perf.record import Record, load, new_record, save
 from perf.run import chosen_layers
 
-MEAN, WORST = 1.07, 1.25  # the regret that is accepted: geometric mean, any layer
+KIND = "regret"  # of records
+MEAN, WORST = 1.03, 1.15  # the regret that is accepted: geometric mean, any layer
 
 
 class Regret(NamedTuple):
@@ -56,6 +60,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument("--dtype", action="append", choices=FLOAT_DTYPES)
     parser.add_argument("--layout", default="NCHW", choices=("NCHW", "NHWC"))
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("-o", "--output", type=Path, help="write the record here")
     parser.set_defaults(run=run, device="cpu", batch=None)
 
 
@@ -77,6 +82,8 @@ def run(options: argparse.Namespace) -> int:
     for name, words in ((one.layer, words) for one in found for words in one.misjudged):
         print(f"{name}: {words}")
     mean, worst = summary(found)
+    if options.output:
+        save(record_of(options, found), options.output)
     print(
         f"regret of {len(found)} layers: {mean:.3f} as geometric mean (at most {MEAN}), worst "
         f"{worst.ratio:.3f} (at most {WORST}): {worst.layer}"
@@ -117,6 +124,31 @@ def summary(found: Sequence[Regret]) -> tuple[float, Regret]:
     """The geometric mean of all ratios, and the layer with the largest."""
     mean = geometric_mean([one.ratio for one in found])
     return mean, max(found, key=lambda one: one.ratio)
+
+
+def record_of(options: argparse.Namespace, found: Sequence[Regret]) -> Record:
+    """The record of a run."""
+    names = ("suite", "layer", "dtype", "layout", "threads")
+    record = new_record(KIND, {name: getattr(options, name) for name in names})
+    record["rows"] = [
+        {
+            "layer": one.layer,
+            "chosen": words_of(one.chosen),
+            "fastest": words_of(one.fastest),
+            "chosen_seconds": one.chosen_seconds,
+            "fastest_seconds": one.fastest_seconds,
+        }
+        for one in found
+    ]
+    record["complete"], record["load"]["after"] = True, load()
+    return record
+
+
+def words(records: Sequence[Record]) -> str:
+    """The geometric mean of the regrets of records, and the largest; empty without records."""
+    rows = [row for record in records for row in record["rows"]]
+    ratios = [row["chosen_seconds"] / row["fastest_seconds"] for row in rows]
+    return f"{geometric_mean(ratios):.2f} ({max(ratios):.2f})" if ratios else ""
 
 
 def cells(one: Regret) -> dict[str, str]:

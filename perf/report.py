@@ -9,7 +9,7 @@ from html import escape
 from itertools import chain
 from pathlib import Path
 
-from perf import bursts, changes, families, highlights, overviews, pages, plots, tables
+from perf import bursts, changes, families, highlights, overviews, pages, plots, regret, tables
 from perf.machines import machine_of
 from perf.models import pages as models
 from perf.record import Record, told
@@ -40,11 +40,12 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError("nothing to write: give a folder as --docs, a README as --readme, or both")
     named = [(path.stem, told(path)) for path in options.records]
     runs, beside = in_order(named), others(named)
+    regrets = [record for _, record in named if record["kind"] == regret.KIND]
     if options.readme:
         text = options.readme.read_text(encoding="utf-8")
         options.readme.write_text(readme_text(text, all_of(runs, beside)), encoding="utf-8")
     if options.docs:
-        write(contents(runs, beside), options.docs / FOLDER)
+        write(contents(runs, beside, regrets), options.docs / FOLDER)
     return 0
 
 
@@ -85,14 +86,16 @@ def all_of(runs: Named, beside: Mapping[str, Named]) -> list[Record]:
     return [record for _, record in chain(runs, *beside.values())]
 
 
-def contents(runs: Named, beside: Mapping[str, Named]) -> dict[str, str]:
-    """All files of the folder, their names and texts: of runs of layers, and of `beside`, those of
-    other suites.
+def contents(
+    runs: Named, beside: Mapping[str, Named], regrets: Sequence[Record] = ()
+) -> dict[str, str]:
+    """All files of the folder, their names and texts: of runs of layers, of `beside`, those of
+    other suites, and of what the planner's choices cost.
     """
     bars = highlights.chart([record for _, record in runs])
     files = {
         pages.CHART: str(plots.overview(bars)) if bars else "",
-        families.PAGE: families.page(all_of(runs, beside)),
+        families.PAGE: families.page(all_of(runs, beside), regrets),
         pages.RIVALS: pages.rivals_page(runs),
     }
     files = {name: text for name, text in files.items() if text}

@@ -6,6 +6,7 @@ import pytest
 from implicit_conv.cpu.plan import tuning
 from perf import regret
 from perf.__main__ import main
+from perf.record import told as load_record
 
 CANDIDATES = ["first", "second", "third"]
 
@@ -38,15 +39,20 @@ def test_the_summary_has_the_geometric_mean_and_the_worst():
     assert worst.layer == "2.8"
 
 
-@pytest.mark.parametrize(("share", "status"), [(1.0, 0), (1.06, 0), (1.5, 1)])
-def test_the_command_fails_if_choices_cost_more_than_accepted(monkeypatch, capsys, share, status):
+@pytest.mark.parametrize(("share", "status"), [(1.0, 0), (1.02, 0), (1.06, 1), (1.5, 1)])
+def test_the_command_fails_if_choices_cost_more_than_accepted(
+    monkeypatch, capsys, tmp_path, share, status
+):
     def samples(candidates, make):
         return [np.full(3, share), *[np.ones(3)] * (len(candidates) - 1)]
 
     monkeypatch.setattr(tuning, "measure", samples)
     monkeypatch.setattr(regret, "disturbance", lambda threads: "")
     given = ["regret", "--suite", "resnet50", "--layer", "1x1 64", "--layer", "3x3 64"]
-    assert main(given) == status
+    assert main([*given, "-o", str(tmp_path / "record.json")]) == status
+    record = load_record(tmp_path / "record.json")
+    assert regret.words([record, record]) == f"{share:.2f} ({share:.2f})"
+    assert record["rows"][0]["layer"] == "1x1 64-64 @56"
     printed = " ".join(capsys.readouterr().out.split())
     assert f"regret of 3 layers: {share:.3f}" in printed
 
