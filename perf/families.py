@@ -48,6 +48,7 @@ def page(records: Sequence[Record], regrets: Sequence[Record] = ()) -> str:
         choices[family] = regret.words([one for one in regrets if family_of(one) == family])
     named = {"avx2": nearest_costs(AVX2), "narrow": nearest_costs(AVX2 // 2)}
     named |= {"amd": nearest_costs(2 * AVX2), "intel": nearest_costs(2 * AVX2, "GenuineIntel")}
-    table = markdown([*rows.values(), choices, costs], left=1)
+    last = [choices, costs] if regrets else [costs]
+    table = markdown([*rows.values(), *last], left=1)
     words = Path(__file__).with_name(PAGE).read_text(encoding="utf-8")
     return words.format(written=WRITTEN, table=table, **named) if rows else ""

@@ -133,6 +133,9 @@ def test_families_of_cpus_have_the_worst_of_their_records_and_the_costs_of_the_p
         "| costs | AMD EPYC with AVX-512 | Intel Xeon with AVX-512 | AVX2 |",
     ]
     assert families.page([]) == ""
+    rows = [{"chosen_seconds": 1.2, "fastest_seconds": 1.0}] * 2
+    regret = {**made(cpu=XEON), "kind": "regret", "rows": rows}
+    assert "| choices |  | 1.20 (1.20) |  |" in families.page(records, [regret])
 
 
 def test_machines_are_named_by_what_the_record_says():
