@@ -75,7 +75,8 @@ PAGES: dict[str, tuple[str, Callable[[Record], Rows], Callable[[Record], list[st
 
 def others(named: Named) -> dict[str, Named]:
     """The runs of each suite of `PAGES` that have rows, in the order of their headings."""
-    runs = [pair for pair in named if pair[1]["kind"] != "compare" and pair[1]["rows"]]
+    kinds = ("compare", regret.KIND)
+    runs = [pair for pair in named if pair[1]["kind"] not in kinds and pair[1]["rows"]]
     runs.sort(key=lambda pair: (pages.heading(pair[1]), pair[0]))
     found = {suite: [pair for pair in runs if pages.suite_of(pair[1]) == suite] for suite in PAGES}
     return {suite: own for suite, own in found.items() if own}
