@@ -40,12 +40,11 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError("nothing to write: give a folder as --docs, a README as --readme, or both")
     named = [(path.stem, told(path)) for path in options.records]
     runs, beside = in_order(named), others(named)
-    regrets = [record for _, record in named if record["kind"] == regret.KIND]
     if options.readme:
         text = options.readme.read_text(encoding="utf-8")
         options.readme.write_text(readme_text(text, all_of(runs, beside)), encoding="utf-8")
     if options.docs:
-        write(contents(runs, beside, regrets), options.docs / FOLDER)
+        write(contents(runs, beside, regrets(named)), options.docs / FOLDER)
     return 0
 
 
@@ -82,21 +81,26 @@ def others(named: Named) -> dict[str, Named]:
     return {suite: own for suite, own in found.items() if own}
 
 
+def regrets(named: Named) -> list[Record]:
+    """The records of `perf regret`."""
+    return [record for _, record in named if record["kind"] == regret.KIND]
+
+
 def all_of(runs: Named, beside: Mapping[str, Named]) -> list[Record]:
     """The records of layers, and of other suites."""
     return [record for _, record in chain(runs, *beside.values())]
 
 
 def contents(
-    runs: Named, beside: Mapping[str, Named], regrets: Sequence[Record] = ()
+    runs: Named, beside: Mapping[str, Named], choices: Sequence[Record] = ()
 ) -> dict[str, str]:
     """All files of the folder, their names and texts: of runs of layers, of `beside`, those of
-    other suites, and of what the planner's choices cost.
+    other suites, and of what choices cost.
     """
     bars = highlights.chart([record for _, record in runs])
     files = {
         pages.CHART: str(plots.overview(bars)) if bars else "",
-        families.PAGE: families.page(all_of(runs, beside), regrets),
+        families.PAGE: families.page(all_of(runs, beside), choices),
         pages.RIVALS: pages.rivals_page(runs),
     }
     files = {name: text for name, text in files.items() if text}

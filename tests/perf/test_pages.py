@@ -50,7 +50,7 @@ def anchors(name):
 
 def test_the_committed_pages_are_those_of_the_committed_records(named, runs):
     again = f"stale: run {report.COMMAND}"
-    made = report.contents(runs, report.others(named))
+    made = report.contents(runs, report.others(named), report.regrets(named))
     there = {path.name for path in FOLDER.iterdir()}
     assert there == set(made), "files that the command does not write, or has not written"
     for name, text in made.items():

@@ -1,8 +1,8 @@
 """Costs on Intel Xeon with AVX-512, fitted by `perf fit` to 827 layers, 2026-11-29.
 
 `PlanarGemm.page` was set before and not fitted: arrays that take turns, which no cache has, show
-more of it than those of a fit, 10 % of 256 channels at 56 x 56. `PlanarGemm.keep` and `kept` were set
-by 27 layers after the fit, and `Gemm.wide_elements` by 32.
+more of it than those of a fit, 10 % of 256 channels at 56 x 56. `PlanarGemm.keep` and `kept` were
+set by 27 layers after the fit, and `Gemm.wide_elements` by 32.
 """
 
 from __future__ import annotations
