@@ -12,10 +12,10 @@ from statistics import geometric_mean
 from typing import Any, NamedTuple
 
 from implicit_conv.tools.rivals import FAST_UNITS, LIMIT_UNITS
+from perf import model_names as names
 from perf import outliers
 from perf.engines import ENGINES, PLAIN
 from perf.engines import RIVALS as LAYER_RIVALS
-from perf.models import names
 from perf.networks import all_resnet50
 from perf.record import Record
 

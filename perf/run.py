@@ -26,9 +26,9 @@ from implicit_conv.tools.rivals import CONTROL, result_of
 from perf import bursts, changing, outliers, tables, terminal, upsampling
 from perf.engines import RIVALS
 from perf.layers import SUITES, layers
+from perf.model_names import ENGINES
 from perf.models import catalogue
 from perf.models import run as models
-from perf.models.names import ENGINES
 from perf.operators import inputs_of, is_conv2d, measure_operator
 from perf.opponents import opponents
 from perf.record import Record, layer_row, load, new_record, python, save

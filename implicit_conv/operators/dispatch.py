@@ -19,6 +19,7 @@ from numpy.typing import DTypeLike
 from implicit_conv.arrays.arrays import as_array, dtype_key, dtype_name
 from implicit_conv.arrays.libraries import as_library_of
 from implicit_conv.cpu.candidates.query import Request
+from implicit_conv.cpu.engines import kinds as sizes
 from implicit_conv.cpu.engines.kinds import keep_engine, keep_size, known_engine
 from implicit_conv.cpu.machine.arch import CpuArch, cpu_arch
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
@@ -387,6 +388,11 @@ def make_plan(
         engine = keep_engine(kind, plan.engine)
     keep_size(kind, first, None, engine)
     return Plan(engine)
+
+
+def is_temporary(plan: Plan) -> bool:
+    """Whether a plan has small register tiles, until others are compiled."""
+    return sizes.is_temporary(plan.engine)
 
 
 def _plan(

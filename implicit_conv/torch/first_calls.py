@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from implicit_conv.cpu.engines.kinds import is_temporary
 from implicit_conv.cpu.machine.arch import available_threads
+from implicit_conv.operators.dispatch import is_temporary
 from implicit_conv.process.cache import keep_recent
 from implicit_conv.settings import current, local
 from implicit_conv.torch import steps
@@ -44,7 +44,7 @@ def first_forward(
         if found is MISALIGNED:
             return step
         step = found
-    if step is REFUSED or not is_temporary(step.plan.engine):
+    if step is REFUSED or not is_temporary(step.plan):
         keep_recent(key, step)
     return step
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from perf.models.names import NEEDED
+from perf.model_names import NEEDED
 from perf.models.workload import Workload
 
 # OpenVINO would report each conversion to its makers, by processes that compute beside others.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from statistics import geometric_mean
 from typing import Any, NamedTuple
 
+from perf.model_names import ARRAYS, ENGINES, OURS, TORCH
 from perf.models.catalogue import MODELS, TENSORS
-from perf.models.names import ARRAYS, ENGINES, OURS, TORCH
 from perf.overviews import mean_lines
 from perf.record import Record
 from perf.tables import disturbed_lines

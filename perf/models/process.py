@@ -14,9 +14,9 @@ import numpy as np
 import torch
 
 from implicit_conv.timing import calls_per_sample, no_collection, sample
+from perf.model_names import OURS
 from perf.models.catalogue import SUITES
 from perf.models.engines import model_of, version
-from perf.models.names import OURS
 from perf.models.workload import Function, Workload, door, first
 from perf.rival import settle
 from perf.side import serve

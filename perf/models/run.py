@@ -26,9 +26,9 @@ from implicit_conv.timing import (
     summarise,
 )
 from perf import opponents, tables, terminal
+from perf.model_names import CONTROL, ENGINES, KIND, OURS, TORCH
 from perf.models import pages
 from perf.models.catalogue import MODELS, Network, chosen, installed
-from perf.models.names import CONTROL, ENGINES, KIND, OURS, TORCH
 from perf.operators import shares
 from perf.record import ROOT, Record, load, new_record, save
 from perf.rival import THREAD_VARIABLES

@@ -15,9 +15,9 @@ import torch
 import implicit_conv
 import implicit_conv.torch
 from implicit_conv.torch.override import suspended
+from perf.model_names import ARRAYS, CONTROL, OURS, TORCH
 from perf.models.catalogue import CLASSES, Network
 from perf.models.inside import convolutions
-from perf.models.names import ARRAYS, CONTROL, OURS, TORCH
 from perf.models.weights import initialise
 
 ROUNDS = 7  # in which convolutions are timed inside the model

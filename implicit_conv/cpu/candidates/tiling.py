@@ -15,6 +15,7 @@ from implicit_conv.kernels import schedule
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.problem.problem import Problem
 
+SPARE_PIXELS = 4  # of a spare register tile: so many that FMAs do not wait for one another
 FAR_BYTES = 16 << 20  # bytes of the largest filter or result that the last-level cache keeps
 
 ITEMS_PER_THREAD = (4, 2, 1)  # choices; with more items an interrupted core delays others less
@@ -48,6 +49,11 @@ class Near(NamedTuple):
     geometry: Geometry
     estimate: Estimate
     pixels: int  # output pixels of the near size
+
+
+def few_pixels(g: Geometry, pixels: int) -> Geometry:
+    """The tiling with register tiles of at most so many pixels, of which none leaves out taps."""
+    return g if g.tile_m <= pixels else g._replace(tile_m=pixels, skips_w=0)
 
 
 def priced(

@@ -25,6 +25,7 @@ from implicit_conv.cpu.candidates.tiling import (
     Estimate,
     Near,
     balanced,
+    few_pixels,
     priced,
     rounded_up,
     stored_bytes,
@@ -33,7 +34,6 @@ from implicit_conv.cpu.candidates.tiling import (
 )
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.machine.costs import FMAS_PER_CYCLE
-from implicit_conv.cpu.methods.gemm_tilings import few_pixels
 from implicit_conv.cpu.run.call import Arrays, is_contiguous
 from implicit_conv.cpu.run.packed import PackedOrder
 from implicit_conv.kernels import schedule

@@ -34,15 +34,13 @@ from implicit_conv.cpu.candidates.problem_views import (
     widened,
 )
 from implicit_conv.cpu.candidates.query import Refusal, Request
-from implicit_conv.cpu.candidates.tiling import Estimate
+from implicit_conv.cpu.candidates.tiling import SPARE_PIXELS, Estimate, few_pixels
 from implicit_conv.cpu.machine.arch import BFLOAT16, INT8, CpuArch
 from implicit_conv.cpu.methods.gemm_tilings import (
-    SPARE_PIXELS,
     TILE_WORDS,
     channel_block,
     dot_cost,
     estimate,
-    few_pixels,
     is_gapless,
     panel_vectors,
     spread_pixels,

@@ -36,7 +36,6 @@ from implicit_conv.problem.schedule import geometry
 # register tiles of a load tile read it. The block depends on the filter alone, so that the order of
 # a sum does not depend on batch size, threads or tile, which precision "strict" requires.
 BLOCK_ELEMENTS = 5120
-SPARE_PIXELS = 4  # so many that FMAs do not wait for one another
 BLOCKS = 128  # channel blocks at most, since their sums are added one by one
 # Words of which a run is a multiple, and pixels of the largest register tile, by what multiplies
 # several pixels at once: a key of BFLOAT16.
@@ -177,11 +176,6 @@ def leaving_out(arch: CpuArch, g: Geometry) -> Geometry:
         return g
     gain = 1 - tile_cycles(arch, left_out, False) / tile_cycles(arch, g, False)
     return left_out if gain > LEAST_GAIN else g
-
-
-def few_pixels(g: Geometry, pixels: int) -> Geometry:
-    """The tiling with register tiles of at most so many pixels, of which none leaves out taps."""
-    return g if g.tile_m <= pixels else g._replace(tile_m=pixels, skips_w=0)
 
 
 def is_gapless(problem: Problem) -> bool:

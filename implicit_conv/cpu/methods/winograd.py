@@ -31,10 +31,12 @@ from implicit_conv.cpu.candidates.problem_views import widened
 from implicit_conv.cpu.candidates.query import FLOATS, Refusal, Request, Serves
 from implicit_conv.cpu.candidates.tiling import (
     FAR_BYTES,
+    SPARE_PIXELS,
     Estimate,
     Near,
     balanced,
     divide,
+    few_pixels,
     met_planes,
     plane_count,
     priced,
@@ -46,7 +48,6 @@ from implicit_conv.cpu.candidates.tiling import (
 )
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.machine.costs import FMAS_PER_CYCLE
-from implicit_conv.cpu.methods.gemm_tilings import SPARE_PIXELS, few_pixels
 from implicit_conv.cpu.run.packed import PackedOrder
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.winograd.layout import WinogradLayout

@@ -1,4 +1,4 @@
-"""Names in records of these suites."""
+"""Names in records of the suites of whole models."""
 
 from __future__ import annotations
 
