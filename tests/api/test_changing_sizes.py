@@ -312,7 +312,16 @@ def test_a_call_takes_spare_tiles_while_another_thread_compiles(monkeypatch):
             np.testing.assert_allclose(call(), expected, atol=1e-3)
         assert {engine.best.geometry.tile_m for engine in taken} == {4}
         assert all(map(kinds.is_temporary, taken))
-    assert not any(map(kinds.is_temporary, taken)), "then their kernels are loaded"
+
+
+def test_a_size_whose_own_tiles_are_the_spare_ones_is_kept(monkeypatch):
+    """One row of each plane has register tiles of one row."""
+    kept = []
+    monkeypatch.setattr(dispatch, "keep_size", lambda *given: kept.append(given[-1]))
+    for columns in (30, 33, 35):
+        x, w = np.ones((1, 16, 1, columns), np.float32), np.ones((16, 1, 3, 3), np.float32)
+        ic.conv2d(x, w, groups=16, padding=1, activation="silu")
+    assert kept and not any(map(kinds.is_temporary, kept))
 
 
 @pytest.mark.parametrize("last", [False, True])

@@ -278,11 +278,6 @@ class Method(ABC):
         """
         return g
 
-    @property
-    def has_spares(self) -> bool:
-        """Whether it may have small register tiles."""
-        return type(self).spare is not Method.spare
-
     def loads(self, c: Candidate) -> list[Load]:
         """The loads of the schedule that it executes for contiguous arrays."""
         return []
@@ -306,6 +301,8 @@ class Choice:
         What was measured, in words, if the first candidate was chosen by `tuning`.
     near : str
         From which size the only candidate was taken over, if it was.
+    temporary : bool
+        Whether that has small register tiles, since others were not loaded.
     """
 
     query: Query
@@ -313,6 +310,7 @@ class Choice:
     refusals: tuple[Refusal, ...] = ()
     tuned: str = ""
     near: str = ""
+    temporary: bool = False
 
     @property
     def best(self) -> Candidate:

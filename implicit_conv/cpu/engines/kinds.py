@@ -126,7 +126,7 @@ def derived(
     """The choice for a problem that differs in sizes alone, and a stride phase in its padding too;
     None if the method cannot run. `size` is that of the first one, in words.
     """
-    c = choice.best
+    c, temporary = choice.best, False
     if c.parts:
         method: Any = c.method  # a `Composite`
         of_part = functools.partial(derived, size, method.part_formats(c, formats), take=take)
@@ -134,13 +134,14 @@ def derived(
     else:
         other = _resized(choice, problem)
         if other is not None and take is not None:
-            other = take(other, formats)
+            wanted, other = other, take(other, formats)
+            temporary = other is not wanted
     if other is None:
         return None
     # Methods of an operator that is no convolution may see a view of what was asked.
     asked = other.problem if choice.query.problem is c.problem else problem
     near = choice.near or size
-    return Choice(choice.query._replace(problem=asked), (other,), near=near)
+    return Choice(choice.query._replace(problem=asked), (other,), near=near, temporary=temporary)
 
 
 def _resized(choice: Choice, problem: Problem) -> Candidate | None:
@@ -245,11 +246,7 @@ def keep_size(kind: Hashable, x_shape: Shape, shape: Shape | None, engine: Any) 
 
 def is_temporary(engine: Any) -> bool:
     """Whether an engine has spare register tiles, until others are loaded."""
-    if not prepares_later() or not isinstance(engine, CpuEngine):
-        return False
-    leaves = [each.best for each in _all(engine.choice) if not each.best.parts]
-    own = [c for c in leaves if c.tiling and c.method.has_spares]
-    return any(c == spare(c, engine.formats) for c in own)
+    return isinstance(engine, CpuEngine) and any(each.temporary for each in _all(engine.choice))
 
 
 def keep_engine(kind: Hashable, engine: Any, shape: Shape | None = None) -> Any:
