@@ -199,3 +199,22 @@ def test_a_filter_of_one_channel_is_not_read_beyond_its_end(passes, guard):
     )
     check(Trial(case, "conv_transpose", padding="same", precision="strict", guard=guard))
     assert passes
+
+
+@pytest.mark.parametrize("weight_layout", ["KCRS", "RSCK"])
+@pytest.mark.parametrize("filters", [64, 128])
+def test_panels_of_phases_are_equally_wide(weight_layout, filters, monkeypatch):
+    """Where short sums have wide panels: some phases have few taps."""
+    cost_tables.change(monkeypatch, "gemm", wide_elements=192)
+    rng = np.random.default_rng(0)
+    dy = rng.integers(-3, 4, (1, 14, 14, 64)).astype(np.float32)
+    w = rng.integers(-3, 4, (64, filters, 3, 3)).astype(np.float32)
+    expected = np.zeros((1, 29, 29, filters), np.float32)
+    for r, s in np.ndindex(3, 3):
+        expected[:, r : r + 27 : 2, s : s + 27 : 2] += dy @ w[:, :, r, s]
+    given = w if weight_layout == "KCRS" else np.ascontiguousarray(w.transpose(2, 3, 1, 0))
+    options = {"stride": 2, "layout": "NHWC", "weight_layout": weight_layout}
+    dx = ic.conv2d_input_grad(dy, given, expected.shape, **options)
+    np.testing.assert_array_equal(dx, expected)
+    plan = ic.plan_conv2d_input_grad(dy.shape, given.shape, expected.shape, **options)
+    np.testing.assert_array_equal(plan(dy, plan.pack(given)), expected)

@@ -183,7 +183,7 @@ class Gemm(KernelMethod):
             g.tile_k,
             g.remainders_w,
         )
-        kind = PanelOrder if self.channels == 1 else PackedOrder
+        kind = PanelOrder if self.channels == 1 and _vectors(c) == 2 else PackedOrder
         return kind(key, c.layout.packed_bytes)
 
     def accepts(self, c: Candidate, arrays: Arrays) -> bool:

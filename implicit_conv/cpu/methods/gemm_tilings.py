@@ -124,8 +124,11 @@ def dot_cost(arch: CpuArch, channels: int, multiplier: str) -> float:
 
 def panel_vectors(problem: Problem, arch: CpuArch) -> int:
     """Vectors of a panel of x in place, whose elements are FMAs of single channels: more of them,
-    and fewer pixels, need fewer loads, and more lines of filters of each element.
+    and fewer pixels, need fewer loads, and more lines of filters of each element. Filters of stride
+    phases, whose channels come first, have two, so that one pass over w packs them all.
     """
+    if problem.weight_layout.startswith("C"):
+        return 2
     elements = math.prod(problem.kernel) * problem.C // problem.groups
     many = problem.K // problem.groups % (WIDE_VECTORS * arch.lanes(problem.itemsize)) == 0
     return WIDE_VECTORS if many and 0 < elements <= arch.costs.gemm.wide_elements else 2
