@@ -52,7 +52,10 @@ TRIALS = 18  # trials of a kind
 DRAWN = 3  # kinds of which one is dealt
 MOST_DRAWN = 10_000  # kinds, until one is drawn that a method computes
 IMAGES = 18  # images of a kind, each with filters of its own size
-FAMILY_NAMES = (*FAMILIES, *["dense", "3x3", "3x3"] * 2)  # Winograd alone has four algorithms
+FAMILY_NAMES = (
+    *FAMILIES,
+    *["dense", "3x3", "3x3", "wide"] * 2,
+)  # Winograd alone has four algorithms
 TRIES = 12  # kinds of an operator, after which one without a hit is mostly left out
 FLOATS = ("float32", "float64")
 # The operators of a round, with their numbers of spatial axes; columns have any number. Images have

@@ -35,6 +35,12 @@ class Dice:
         """A number of channels of at most `most`: half are multiples of 4, as words have."""
         return self.pick(self.number(1, most), 4 * self.number(1, most // 4))
 
+    def filters(self, most: int) -> int:
+        """A number of filters, or of channels that are the filters of input gradients: at most
+        `most`, or one that fills panels of 1, 2, 4, .. vectors.
+        """
+        return self.pick(self.number(1, most), self.number(1, most), 32 << self.number(0, 2))
+
     def happens(self, one_in: int) -> bool:
         """True once in `one_in` times."""
         return self.number(1, one_in) == 1
@@ -57,7 +63,7 @@ FAMILIES = {
     "dense": Family(
         lambda dice: Case(
             C=dice.channels(40),
-            K=dice.number(1, 70),
+            K=dice.filters(70),
             kernel=dice.pair(1, 5),
             stride=dice.pair(1, 3),
         )
@@ -65,14 +71,14 @@ FAMILIES = {
     "3x3": Family(
         lambda dice: Case(
             C=dice.channels(40),
-            K=dice.number(1, 70),
+            K=dice.filters(70),
             stride=dice.pick((1, 1), (1, 1), (2, 2)),
         ),
     ),
     "pointwise": Family(
         lambda dice: Case(
             C=dice.pick(1, dice.channels(64), dice.channels(64)),
-            K=dice.number(1, 70),
+            K=dice.filters(70),
             kernel=(1, 1),
             stride=dice.pick((1, 1), (1, 1), (2, 1)),
         )
@@ -82,10 +88,20 @@ FAMILIES = {
         lambda dice, _: (dice.pick(4, 7, 8), dice.pick(4, 8, 9, 16)),
         products=5_000_000,
     ),
+    "wide": Family(  # whose stride phases have short sums and long ones
+        lambda dice: Case(
+            C=dice.filters(160),
+            K=dice.filters(160),
+            kernel=dice.pair(1, 4),
+            stride=dice.pair(1, 3),
+        ),
+        lambda dice, _: (dice.number(1, 7), dice.number(1, 12)),
+        products=5_000_000,
+    ),
     "dilated": Family(
         lambda dice: Case(
             C=dice.channels(20),
-            K=dice.number(1, 40),
+            K=dice.filters(40),
             kernel=(dice.number(1, 3), dice.number(2, 5)),
             dilation=dice.pair(1, 12),
             stride=dice.pair(1, 2),
@@ -119,7 +135,7 @@ FAMILIES = {
         lambda dice: Case(
             groups=dice.number(2, 6),
             C=dice.channels(8),
-            K=dice.number(1, 40),
+            K=dice.filters(40),
             kernel=dice.pair(1, 4),
             stride=dice.pair(1, 2),
         )
@@ -127,7 +143,7 @@ FAMILIES = {
     "line": Family(
         lambda dice: Case(
             C=dice.channels(40),
-            K=dice.number(1, 40),
+            K=dice.filters(40),
             kernel=dice.pick((dice.number(2, 7), 1), (1, dice.number(2, 7))),
             stride=dice.pick((1, 1), (1, 1), (2, 2)),
         )
@@ -135,13 +151,13 @@ FAMILIES = {
     "few channels": Family(
         lambda dice: Case(
             C=dice.channels(4),
-            K=dice.number(1, 8),
+            K=dice.filters(8),
             kernel=dice.pair(1, 7),
             stride=dice.pair(1, 4),
         )
     ),
     "window": Family(
-        lambda dice: Case(C=dice.channels(40), K=dice.number(1, 40), kernel=dice.pair(1, 6)),
+        lambda dice: Case(C=dice.channels(40), K=dice.filters(40), kernel=dice.pair(1, 6)),
         lambda dice, filters: filters.kernel,
     ),
     "row": Family(
@@ -153,7 +169,7 @@ FAMILIES = {
         lambda dice, _: (dice.number(50, 3000), 1),
     ),
     "pixel": Family(
-        lambda dice: Case(C=dice.channels(70), K=dice.number(1, 70), kernel=dice.pair(1, 3)),
+        lambda dice: Case(C=dice.channels(70), K=dice.filters(70), kernel=dice.pair(1, 3)),
         lambda dice, _: (1, 1),
     ),
     "empty": Family(

@@ -6,8 +6,12 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from implicit_conv.cpu.candidates.candidate import Candidate, Choice
+from implicit_conv.cpu.candidates.candidate import Candidate, Choice, Method
+from implicit_conv.cpu.engines.complex_numbers import ComplexAsReal
+from implicit_conv.cpu.engines.complex_transposed import ComplexTransposed
 from implicit_conv.cpu.engines.engine import CpuEngine
+from implicit_conv.cpu.engines.fold import Fold
+from implicit_conv.cpu.engines.repeated_padding import Borders
 from implicit_conv.cpu.engines.stride_phases import Phases
 from implicit_conv.cpu.plan.input_gradients import INPUT_GRADIENTS
 from implicit_conv.cpu.plan.planner import METHODS
@@ -20,27 +24,34 @@ def name_of(method: type) -> str:
     return re.sub(r"(?<!^)([A-Z])", r"-\1", method.__name__).lower()
 
 
-NAMES = {name_of(method): method for method in (*METHODS, *WEIGHT_GRADIENTS, *INPUT_GRADIENTS)}
+TOGETHER = "phases-together"  # the filters of all stride phases are packed in one pass
+COMPOSITES: tuple[type[Method], ...] = (Phases, Fold, ComplexAsReal, ComplexTransposed, Borders)
+NAMES: dict[str, type[Method]] = {
+    name_of(method): method
+    for method in (*METHODS, *WEIGHT_GRADIENTS, *INPUT_GRADIENTS, *COMPOSITES)
+}
+NAMES[TOGETHER] = Phases
 
 
 def best(plan: Plan) -> list[Candidate]:
     """The candidates that compute a plan, or its parts, for contiguous arrays."""
-    return _leaves(_engine(plan).choice, lambda choice: (choice.best,))
+    return [c for c in _all(_engine(plan).choice, lambda choice: (choice.best,)) if not c.parts]
 
 
 def chosen(plan: Plan) -> list[str]:
-    """The names of the methods of these candidates."""
-    return list(dict.fromkeys(name_of(type(c.method)) for c in best(plan)))
+    """The names of the methods of these candidates, then of those that consist of them."""
+    found = _all(_engine(plan).choice, lambda choice: (choice.best,))
+    return list(dict.fromkeys(map(_name, sorted(found, key=lambda c: bool(c.parts)))))
 
 
 def offered(plan: Plan) -> list[str]:
     """The names of the methods that can compute a plan, or parts of it."""
-    return list(dict.fromkeys(name_of(type(c.method)) for c in _all(plan)))
+    return list(dict.fromkeys(map(_name, _candidates(plan))))
 
 
 def blocks(plan: Plan) -> set[int]:
     """The blocks of outputs that methods which can compute a plan transform together."""
-    return {c.method.block for c in _all(plan)} - {0}
+    return {c.method.block for c in _candidates(plan)} - {0}
 
 
 def computed_by(plan: Plan, name: str) -> Plan:
@@ -53,10 +64,10 @@ def _preferred(choice: Choice, name: str) -> Choice:
     """A choice, and those of all parts, with the candidates of a method first."""
 
     def computes(c: Candidate) -> bool:
-        return name_of(type(c.method)) == name or any(computes(part.best) for part in c.parts)
+        return _name(c) == name or any(computes(part.best) for part in c.parts)
 
     def changed(c: Candidate) -> Candidate:
-        if not c.parts or c.method == Phases(together=True):  # which packs for its own parts
+        if not c.parts or _name(c) == TOGETHER:  # which packs for its own parts
             return c
         return replace(c, parts=tuple(_preferred(part, name) for part in c.parts))
 
@@ -67,9 +78,13 @@ def _preferred(choice: Choice, name: str) -> Choice:
     return replace(choice, candidates=tuple(candidates), tuned="a test asks for it")
 
 
-def _all(plan: Plan) -> list[Candidate]:
-    """All candidates without parts of a plan, and of its parts."""
-    return _leaves(_engine(plan).choice, lambda choice: choice.candidates)
+def _name(c: Candidate) -> str:
+    return TOGETHER if c.method == Phases(together=True) else name_of(type(c.method))
+
+
+def _candidates(plan: Plan) -> list[Candidate]:
+    """All candidates of a plan, and of their parts."""
+    return _all(_engine(plan).choice, lambda choice: choice.candidates)
 
 
 def _engine(plan: Plan) -> CpuEngine:
@@ -77,9 +92,10 @@ def _engine(plan: Plan) -> CpuEngine:
     return plan.engine
 
 
-def _leaves(choice: Choice, of: Callable[[Choice], tuple[Candidate, ...]]) -> list[Candidate]:
-    """The candidates without parts among those that `of` gives of a choice, and of their parts."""
+def _all(choice: Choice, of: Callable[[Choice], tuple[Candidate, ...]]) -> list[Candidate]:
+    """The candidates that `of` gives of a choice, and of their parts."""
     found = []
     for c in of(choice):
-        found += [leaf for part in c.parts for leaf in _leaves(part, of)] if c.parts else [c]
+        found.append(c)
+        found += [each for part in c.parts for each in _all(part, of)]
     return found

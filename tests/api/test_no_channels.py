@@ -11,6 +11,7 @@ from implicit_conv.cpu.candidates.candidate import Candidate
 from implicit_conv.cpu.candidates.problem_views import spatial
 from implicit_conv.cpu.candidates.query import Request
 from implicit_conv.cpu.machine.arch import cpu_arch
+from implicit_conv.cpu.plan.composite import Composite
 from implicit_conv.problem.options import ALGORITHMS, PRECISIONS
 from implicit_conv.testing.methods import NAMES
 
@@ -92,7 +93,9 @@ def test_an_algorithm_sums_nothing_or_says_why_it_cannot(algorithm, kernel):
         assert f"algorithm {algorithm!r} cannot compute this problem: it " in str(error)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [name for name, method in NAMES.items() if not issubclass(method, Composite)]
+)
 def test_a_method_finds_candidates_or_refuses(name):
     """Also on other CPUs than this one."""
     host = cpu_arch()
