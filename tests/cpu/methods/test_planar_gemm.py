@@ -107,7 +107,7 @@ def test_integers_are_exact(case, added, l2_bytes, seed):
 def kept(case, threads=2):
     """The plan of a case whose first panel of filters copies the pixels, and what it chose from."""
     costs = replace(EPYC, name="pages", planar_gemm=PAGES)
-    every = plan_of(case, replace(cpu_arch(threads), costs=costs))
+    every = plan_of(case, replace(cpu_arch(threads), costs=costs, l2_bytes=2 << 20))
     copied = next(c for c in every.candidates if c.method.keeps)
     return changed(every, **{f.name: getattr(copied, f.name) for f in fields(copied)}), every
 
