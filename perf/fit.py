@@ -2,8 +2,9 @@
 
 Layers of all suites are measured in turn until the time is up, each with the candidates that
 `Plan.tune` measures, of packed and of plain filters. Their times fit the numbers of a table, see
-`perf.fitting`; what the planner's choices then cost is printed beside what they cost before. The
-table is written as a module of `cpu/machine/costs`, which `nearest_costs` must know.
+`perf.fitting`; what the planner's choices then cost is printed beside what they cost by each table
+that is known, also those of other CPUs. The table is written as a module of `cpu/machine/costs`,
+which `nearest_costs` must know.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from implicit_conv.cpu.candidates.candidate import Candidate
 from implicit_conv.cpu.candidates.kernel_method import KernelMethod
 from implicit_conv.cpu.candidates.query import Request
 from implicit_conv.cpu.engines.engine import plan
-from implicit_conv.cpu.machine.arch import cpu_arch
+from implicit_conv.cpu.machine.arch import TABLES, cpu_arch
 from implicit_conv.cpu.machine.costs import GROUPS, Costs
 from implicit_conv.cpu.plan import tuning
 from implicit_conv.testing import Case
@@ -56,8 +57,8 @@ def run(options: argparse.Namespace) -> int:
         return UNTOLD
     layers = measured(60 * options.minutes)
     fit = fitted(layers, cpu_arch(1).costs)
-    before = Fit(layers, fit.first)
-    print(terminal.table_of([summary("before", before), summary("fitted", fit)]))
+    known = [summary(costs.name, Fit(layers, costs)) for costs in TABLES]
+    print(terminal.table_of([*known, summary("fitted", fit)]))
     made = f"fitted by `perf fit` to {len(layers)} layers, {time.strftime('%Y-%m-%d')}"
     if options.output is not None:
         costs = replace(fit.costs, name=options.title, made=made)

@@ -82,6 +82,9 @@ class CpuArch:
         return min(period // LINE, period // math.gcd(period, pitch)) * self.l1_ways
 
 
+TABLES = (EPYC, XEON, AVX2, NARROW)
+
+
 def nearest_costs(vector_bits: int, vendor: str = "") -> Costs:
     """The table of the family that a CPU with such vectors and `System.vendor` is most like."""
     if (vector_bits, vendor) == (512, "GenuineIntel"):
