@@ -60,7 +60,8 @@ CHAIN_PIXELS = 256
 
 @dataclass(frozen=True)
 class WeightGrad(GradientMethod):
-    """Implicit GEMM over pixels; x is read in place or copied to row buffers.
+    """Implicit GEMM over pixels; x is read in place, from pixels or from planes of channels, or
+    copied to row buffers.
 
     The channels and filters of a 1x1 filter may be swapped, so that vectors of channels are stored
     into a dw whose channels are contiguous.
@@ -72,19 +73,21 @@ class WeightGrad(GradientMethod):
     in_place: bool = False
     joined: bool = False  # whether all columns of a filter row are rows of one matrix
     swapped: bool = False  # whether x and dy, and thus channels and filters, change their roles
+    strided: bool = False  # whether what is read in place are planes, one for each channel
 
     @property
     def summary(self) -> str:
         """The method in a few words, for tables."""
         lanes, rows = ("channels", "dy") if self.swapped else ("filters", "x")
         how = "in place" if self.in_place else "copied"
-        return f"GEMM over pixels, lanes are {lanes}, {rows} {how}"
+        planes = "planes of " if self.strided else ""
+        return f"GEMM over pixels, lanes are {lanes}, {planes}{rows} {how}"
 
     @property
     def needs(self) -> str:
         """What it needs of the strides of arrays, in words; empty if it accepts all strides."""
         rows = "filters of dy" if self.swapped else "channels of x"
-        return f"contiguous {rows}" if self.in_place else ""
+        return f"contiguous {rows}" if self.in_place and not self.strided else ""
 
     order = "pixels"  # a name for the order of its sums
 
@@ -98,13 +101,15 @@ class WeightGrad(GradientMethod):
         if swapped:
             view = exchanged(view)
         joined = is_joined(view, arch)
-        method = cls(reads_in_place(view) and not joined, joined, swapped)
+        strided = reads_planes(view, arch) and not joined
+        in_place = strided or (reads_in_place(view) and not joined)
+        method = cls(in_place, joined, swapped, strided)
         costs = tilings(view, arch, method, request.near)
         yield from ranked(method, "implicit_gemm", problem, view, arch, costs, request)
 
     def fallbacks(self, c: Candidate, limit: float = math.inf) -> Iterator[Candidate]:
         """The variant with x copied, which has the same order of sums."""
-        if self.in_place:
+        if self.in_place and not self.strided:
             method = replace(self, in_place=False)
             costs = tilings(c.view, c.arch, method)
             yield best(method, c.algorithm, c.problem, c.view, c.arch, costs, limit=limit)
@@ -112,7 +117,7 @@ class WeightGrad(GradientMethod):
     def accepts(self, c: Candidate, arrays: Arrays) -> bool:
         """Reading in place needs contiguous channels, or filters."""
         rows = arrays.y if self.swapped else arrays.x
-        return not self.in_place or is_contiguous(rows, -1)
+        return not self.in_place or self.strided or is_contiguous(rows, -1)
 
     def operands(self, c: Candidate, x: Array, dy: Array) -> tuple[Array, Array]:
         """x and dy, with five axes, in the roles of x and dy of the view."""
@@ -140,6 +145,7 @@ class WeightGrad(GradientMethod):
             self.in_place,
             parts=part_count(c.problem),
             joined=self.joined,
+            strided=self.strided,
         )
 
     def operator(self, c: Candidate, build: Build) -> Operator:
@@ -156,7 +162,8 @@ class WeightGrad(GradientMethod):
     def describe(self, c: Candidate) -> Words:
         """Load tile, loads, blocks, work items."""
         g, layout = c.geometry, self.layout(c)
-        in_place = "none: channels of x are contiguous, and taps outside the image are skipped"
+        channels = "planes" if self.strided else "contiguous"
+        in_place = f"none: channels of x are {channels}, and taps outside the image are skipped"
         chunks = schedule.ceil_div(schedule.panel_count(g), c.chunk)
         return {
             "load tile": f"{count(g.tile_n, plane_word(g))} x {count(g.tile_p, 'output row')} x "
@@ -347,6 +354,12 @@ def reads_in_place(problem: Problem) -> bool:
     return in_image and not problem.converted and pixel <= NEAR_PIXEL_BYTES
 
 
+def reads_planes(problem: Problem, arch: CpuArch) -> bool:
+    """Whether x is read in place from planes, one for each channel."""
+    in_image = not (problem.channels_last or problem.repeats)
+    return arch.costs.weight_grad.plane_row > 0 and in_image and not problem.converted
+
+
 def load_tile(problem: Problem) -> tuple[int, int, int]:
     """The (output planes, rows, columns) of a load tile: at most CHAIN_PIXELS pixels."""
     _, p, q = problem.output
@@ -431,6 +444,8 @@ def estimate(
             costs.common.fma_latency,
         )
         fixed = costs.weight_grad.tile + height * vectors * costs.weight_grad.sums
+        if method.strided:
+            fixed += height * costs.weight_grad.plane_row
         multiply += number * (pixels * pixel + fixed)
     multiply *= taps * schedule.panel_count(g)
     blocks = schedule.block_count(g)

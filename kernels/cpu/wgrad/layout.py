@@ -29,10 +29,13 @@ class WeightGradLayout(Layout):
     joined : bool
         Whether the channels of all columns of a filter row are rows of one matrix, which is
         possible where image rows are buffered without gaps.
+    strided : bool
+        Whether the channels of x, which is read in place, may be any stride apart.
     """
 
     parts: int = 1
     joined: bool = False
+    strided: bool = False
 
     @property
     def group_bytes(self) -> int:
@@ -233,6 +236,7 @@ class RegisterTile:
     itemsize: int
     fma: bool
     taps: bool = False  # whether rows are taps
+    strided: bool = False  # whether rows are any stride apart in A, else contiguous
 
     @property
     def vector_bytes(self) -> int:

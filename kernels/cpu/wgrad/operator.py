@@ -42,7 +42,7 @@ class WeightGrad(Operator):
     layout: WeightGradLayout
 
     def _part_kind(self) -> Any:
-        return ()  # rows are channels or taps
+        return self.layout.strided
 
     def _parts(self) -> dict[int, Code]:
         lanes, form = self.lanes, self.form
@@ -59,7 +59,11 @@ class WeightGrad(Operator):
     def _own_parts(self) -> dict[int, Code]:
         return {
             table.microkernel_slot(vectors, 1, rows): code(
-                MICROKERNEL, RegisterTile(rows, vectors, self.lanes, self.itemsize, self.fma)
+                MICROKERNEL,
+                RegisterTile(
+                    *(rows, vectors, self.lanes, self.itemsize, self.fma),
+                    strided=self.layout.strided,
+                ),
             )
             for rows, vectors in register_tiles(self.g, self.lanes, self.layout.joined)
         }

@@ -10,6 +10,7 @@ from implicit_conv.cpu.candidates.problem_views import spatial
 from implicit_conv.cpu.candidates.query import Refusal, Request
 from implicit_conv.cpu.engines import wgrad
 from implicit_conv.cpu.machine.arch import CpuArch, cpu_arch
+from implicit_conv.cpu.machine.costs import EPYC
 from implicit_conv.cpu.methods.weight_grad import WeightGrad, WeightGradLanes
 from implicit_conv.problem import reference
 from implicit_conv.testing import Case
@@ -54,6 +55,48 @@ def test_channels_with_gaps_are_copied_in_the_same_order_of_sums():
     dy = rng.standard_normal(DENSE.problem.output_shape).astype(np.float32)
     x = wide[..., ::2]
     np.testing.assert_array_equal(plan.run(x, dy), plan.run(np.ascontiguousarray(x), dy))
+
+
+PLANES = Case(N=2, C=70, K=40, size=(9, 11), padding=((1, 1), (0, 2)), layout="NCHW")
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize(
+    "case",
+    [
+        PLANES,
+        replace(PLANES, dtype="float64"),
+        replace(PLANES, stride=(2, 2), dilation=(1, 2)),
+        replace(PLANES, C=35, K=20, groups=2, kernel=(2, 5)),
+        replace(PLANES, padding=((0, 0), (0, 0)), kernel=(1, 1)),  # dy is read so
+        replace(PLANES, padding=((0, -1), (0, 0)), kernel=(1, 1), stride=(2, 3)),
+        replace(PLANES, C=17, size=(70, 66), kernel=(1, 1), padding=((1, 0), (0, 0))),
+    ],
+    ids=lambda case: str(case.problem),
+)
+def test_planes_in_place_have_the_bits_of_copies(case, threads):
+    """Where the costs of a CPU know them, whatever the strides of x and dy."""
+    rng = np.random.default_rng(0)
+    plans = []
+    for cycles in (8.0, 0.0):
+        rates = EPYC.weight_grad._replace(plane_row=cycles)
+        costs = replace(EPYC, name=f"planes {cycles}", weight_grad=rates)
+        arch = replace(cpu_arch(threads), costs=costs)
+        plans.append(wgrad.plan(case.problem, arch, Request(precision="strict")))
+    assert [plan.best.method.strided for plan in plans] == [True, False]
+    shapes = plans[0].x_shape, plans[0].w_shape
+    x, dy = (rng.standard_normal(shape).astype(case.dtype) for shape in shapes)
+    expected = plans[1].run(x, dy)
+    np.testing.assert_array_equal(plans[0].run(x, dy), expected)
+    apart = (np.repeat(array, 2, 1)[:, ::2] for array in (x, dy))
+    np.testing.assert_array_equal(plans[0].run(*apart), expected)
+    last = (np.ascontiguousarray(np.moveaxis(array, 1, -1)) for array in (x, dy))
+    channels_last = (np.moveaxis(array, -1, 1) for array in last)
+    np.testing.assert_array_equal(plans[0].run(*channels_last), expected)
+    x, dy = (rng.integers(-3, 4, shape).astype(case.dtype) for shape in shapes)
+    options = {"stride": case.stride, "dilation": case.dilation, "groups": case.groups}
+    exact = reference.weight_grad(x, dy, case.kernel, pads=case.padding, **options)
+    np.testing.assert_array_equal(plans[0].run(x, dy), exact)
 
 
 def depthwise_in_place(case, seed=0):

@@ -165,6 +165,9 @@ class WeightGrad(NamedTuple):
     tile: Cycles  # fixed, per register tile and load tile
     plane_element: Cycles  # depthwise planes: per element that is transposed, beyond `transpose`
     panel_row: Cycles  # the same: fixed, per row of a panel
+    # Fixed, per row of a channel that a register tile reads in place from planes; 0 where they were
+    # not timed, so that they are copied.
+    plane_row: Cycles
     expand: Cycles  # per element of x that is repeated for the filters of its group
     sums: Cycles  # to add a vector to the sums in memory
     byte: Cycles  # planes in place: per byte of x, whose loads hide shuffles and FMAs
@@ -347,6 +350,7 @@ EPYC = Costs(
         tile=80,
         plane_element=0.35,
         panel_row=250,
+        plane_row=0,
         expand=1,
         sums=2,
         byte=1 / 32,

@@ -2,7 +2,7 @@
 
 `PlanarGemm.page` was set before and not fitted: arrays that take turns, which no cache has, show
 more of it than those of a fit, 10 % of 256 channels at 56 x 56. `PlanarGemm.keep` and `kept` were
-set by 27 layers after the fit, and `Gemm.wide_elements` by 32.
+set by 27 layers after the fit, `Gemm.wide_elements` by 32, and `WeightGrad.plane_row` by 14.
 """
 
 from __future__ import annotations
@@ -130,6 +130,7 @@ XEON = Costs(
         tile=80,
         plane_element=0.35,
         panel_row=250,
+        plane_row=8,
         expand=1,
         sums=2,
         byte=0.03125,

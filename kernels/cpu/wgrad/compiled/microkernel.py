@@ -22,23 +22,33 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 
-from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Builder, Emitter, Value, Values, i64
+from implicit_conv.kernels.cpu.emit.vector import (
+    BYTES,
+    I64,
+    PIXELS_PER_BASE,
+    Builder,
+    Emitter,
+    Value,
+    Values,
+    i64,
+)
 from implicit_conv.kernels.cpu.runtime.compiled.part import declare
 from implicit_conv.kernels.cpu.runtime.compiled.source import Source, emitted
 from implicit_conv.kernels.cpu.runtime.table import microkernel_slot
 from implicit_conv.kernels.cpu.wgrad.layout import RegisterTile
 
 # Addresses of the first pixel of the activation and of the output gradient, and of the sums; pixels
-# along three nested axes, and the byte strides of these axes; `c_row` is the byte stride of the
-# rows of sums. `tiles` register tiles have contiguous rows in A; `offsets` is the address of the
-# byte offsets in A of the rows, if they are taps. Memory at `ahead` is prefetched into L2, and each
-# pixel moves on by `ahead_step` bytes. `adds` is 1 to add to the sums in memory, and 0 to overwrite
-# them.
+# along three nested axes, and the byte strides of these axes; `a_next` is the byte stride of the
+# rows of A, and `c_row` that of the rows of sums. `tiles` register tiles follow each other in A;
+# `offsets` is the address of the byte offsets in A of the rows, if they are taps. Memory at `ahead`
+# is prefetched into L2, and each pixel moves on by `ahead_step` bytes. `adds` is 1 to add to the
+# sums in memory, and 0 to overwrite them.
 multiply_pixels = declare(
     microkernel_slot(1, 0, 0),
     "multiply_pixels",
-    "a b c planes rows columns a_plane a_row a_column b_plane b_row b_column c_row tiles offsets "
-    "ahead ahead_step adds",
+    "a b c planes rows columns a_plane a_row a_column a_next b_plane b_row b_column c_row tiles "
+    "offsets ahead ahead_step adds",
+    a_next=0,
     offsets=0,
     ahead_step=0,
 )
@@ -55,36 +65,49 @@ def emit(tile: RegisterTile, builder: Builder, at: dict[str, Value]) -> None:
         offsets = [builder.load(builder.gep(table, [i64(i)])) for i in range(tile.rows)]
 
     together = tile.lanes if e.by_element else 1  # rows whose elements are loaded at once
+    starts = range(0, tile.rows, PIXELS_PER_BASE) if tile.strided else range(1)  # rows of bases
 
-    def factors(a: Value) -> Iterator[Value]:
+    def factors(bases: Values) -> Iterator[Value]:
         """A[pixel, i] for every place."""
         if tile.taps:
             for i, v in places:
-                yield e.load(e.at(e.at(a, offsets[i]), v * tile.vector_bytes))
+                yield e.load(e.at(e.at(bases[0], offsets[i]), v * tile.vector_bytes))
+            return
+        if tile.strided:
+            moving = [e.opaque(base) for base in bases]
+            for i in range(tile.rows):
+                base, further = divmod(i, PIXELS_PER_BASE)
+                place = e.at(moving[base], builder.mul(at["a_next"], i64(further)))
+                yield from [e.broadcast(place)] * tile.vectors
             return
         for first in range(0, tile.rows, together):
             count = min(together, tile.rows - first)
-            for value in e.broadcasts(e.at(a, first * tile.itemsize), count):
+            for value in e.broadcasts(e.at(bases[0], first * tile.itemsize), count):
                 yield from [value] * tile.vectors
 
+    def moved(carried: Values, axis: str) -> list[Value]:
+        """The bases of A, and b, at the next pixel along an axis."""
+        bases = [e.at(base, at[f"a_{axis}"]) for base in carried[: len(starts)]]
+        return [*bases, e.at(carried[len(starts)], at[f"b_{axis}"])]
+
     def column(_: object, carried: Values) -> list[Value]:
-        a, b, ahead, *acc = carried
+        b, ahead, *acc = carried[len(starts) :]
         e.prefetch(ahead, 2)
         filters = [e.load(e.at(b, v * tile.vector_bytes)) for v in range(tile.vectors)]
-        for at_sum, ((_, v), value) in enumerate(zip(places, factors(a), strict=True)):
+        values = factors(carried[: len(starts)])
+        for at_sum, ((_, v), value) in enumerate(zip(places, values, strict=True)):
             acc[at_sum] = e.multiply_add(value, filters[v], acc[at_sum])
-        ahead = e.at(ahead, at["ahead_step"])
-        return [e.at(a, at["a_column"]), e.at(b, at["b_column"]), ahead, *acc]
+        return [*moved(carried, "column"), e.at(ahead, at["ahead_step"]), *acc]
 
     def row(_: object, carried: Values) -> list[Value]:
-        a, b, *others = carried
-        _, _, *others = e.loop(at["columns"], 1, [a, b, *others], column)
-        return [e.at(a, at["a_row"]), e.at(b, at["b_row"]), *others]
+        found = e.loop(at["columns"], 1, carried, column)
+        return [*moved(carried, "row"), *found[len(starts) + 1 :]]
 
     def plane(_: object, carried: Values) -> list[Value]:
-        a, b, *others = carried
-        _, _, *others = e.loop(at["rows"], 1, [a, b, *others], row)
-        return [e.at(a, at["a_plane"]), e.at(b, at["b_plane"]), *others]
+        found = e.loop(at["rows"], 1, carried, row)
+        return [*moved(carried, "plane"), *found[len(starts) + 1 :]]
+
+    next_row = at["a_next"] if tile.strided else i64(tile.itemsize)
 
     def register_tile(_: object, carried: Values) -> list[Value]:
         a, c, ahead = carried
@@ -95,7 +118,9 @@ def emit(tile: RegisterTile, builder: Builder, at: dict[str, Value]) -> None:
         ]
         for target in targets:
             e.prefetch(target, 3)
-        _, _, ahead, *acc = e.loop(at["planes"], 1, [a, b, ahead, *zeros], plane)
+        bases = [e.at(a, builder.mul(next_row, i64(i))) for i in starts]
+        found = e.loop(at["planes"], 1, [*bases, b, ahead, *zeros], plane)
+        ahead, *acc = found[len(starts) + 1 :]
 
         def added() -> list[Value]:
             return [
@@ -107,8 +132,8 @@ def emit(tile: RegisterTile, builder: Builder, at: dict[str, Value]) -> None:
         total = e.either(adds, added, lambda: acc)
         for value, target in zip(total, targets, strict=True):
             e.store(value, target)
-        moved = builder.mul(at["c_row"], i64(tile.rows))
-        return [e.at(a, tile.rows * tile.itemsize), e.at(c, moved), ahead]
+        further = builder.mul(at["c_row"], i64(tile.rows))
+        return [e.at(a, builder.mul(next_row, i64(tile.rows))), e.at(c, further), ahead]
 
     ahead = builder.inttoptr(at["ahead"], BYTES)
     e.loop(at["tiles"], 1, [a, c, ahead], register_tile)

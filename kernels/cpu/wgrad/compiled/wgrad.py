@@ -308,7 +308,7 @@ def multiply_tap(
         planes = 0
         if adds:
             return
-    first = 0
+    first, next_row = 0, call.x.c if call.in_place else call.itemsize
     for height, tiles in schedule.cuts(count, tile_height(g, vectors)):
         if tiles == 0:
             continue
@@ -316,10 +316,11 @@ def multiply_tap(
         multiply_pixels(
             call.kernels,
             slot=microkernel_slot(vectors, 1, height),
-            a=a.address + first * call.itemsize,
+            a=a.address + first * next_row,
             a_plane=a.plane,
             a_row=a.row,
             a_column=a.column,
+            a_next=next_row,
             b=b.address,
             b_plane=b.plane,
             b_row=b.row,
