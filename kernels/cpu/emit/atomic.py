@@ -6,8 +6,9 @@ import platform
 from typing import Any
 
 from implicit_conv.kernels.cpu.emit import internals
-from implicit_conv.kernels.cpu.emit.internals import intrinsic, ir, types
-from implicit_conv.kernels.cpu.emit.vector import I32, I64, VOID, Intrinsic, Values
+from implicit_conv.kernels.cpu.emit.internals import ir, types
+from implicit_conv.kernels.cpu.emit.intrinsics import emitting
+from implicit_conv.kernels.cpu.emit.vector import I32, I64, VOID
 
 INT = types.int64
 ORDER = "seq_cst"
@@ -21,34 +22,22 @@ def _pointer(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
     return builder.inttoptr(address, I64.as_pointer())
 
 
-@intrinsic
-def load(typingctx: Any, address: Any) -> Intrinsic:
+@emitting(INT(INT))
+def load(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
     """The word at `address`."""
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
-        return builder.load_atomic(_pointer(builder, args[0]), ORDER, 8)
-
-    return INT(INT), codegen
+    return builder.load_atomic(_pointer(builder, address), ORDER, 8)
 
 
-@intrinsic
-def store(typingctx: Any, address: Any, value: Any) -> Intrinsic:
+@emitting(types.void(INT, INT))
+def store(builder: ir.IRBuilder, address: ir.Value, value: ir.Value) -> None:
     """Write the word at `address`."""
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
-        builder.store_atomic(args[1], _pointer(builder, args[0]), ORDER, 8)
-        return context.get_dummy_value()
-
-    return types.void(INT, INT), codegen
+    builder.store_atomic(value, _pointer(builder, address), ORDER, 8)
 
 
 def _changes(operation: str) -> Any:
-    @intrinsic
-    def change(typingctx: Any, address: Any, value: Any) -> Intrinsic:
-        def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
-            return builder.atomic_rmw(operation, _pointer(builder, args[0]), args[1], ORDER)
-
-        return INT(INT, INT), codegen
+    @emitting(INT(INT, INT))
+    def change(builder: ir.IRBuilder, address: ir.Value, value: ir.Value) -> ir.Value:
+        return builder.atomic_rmw(operation, _pointer(builder, address), value, ORDER)
 
     return change
 
@@ -58,37 +47,24 @@ add, set_bits, keep_bits = _changes("add"), _changes("or"), _changes("and")
 exchange = _changes("xchg")
 
 
-@intrinsic
-def swap(typingctx: Any, address: Any, expected: Any, value: Any) -> Intrinsic:
+@emitting(types.boolean(INT, INT, INT))
+def swap(builder: ir.IRBuilder, address: ir.Value, expected: ir.Value, value: ir.Value) -> ir.Value:
     """Compare and swap: whether `value` was written, because the word was `expected`."""
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
-        pair = builder.cmpxchg(_pointer(builder, args[0]), args[1], args[2], ORDER, ORDER)
-        return builder.extract_value(pair, 1)
-
-    return types.boolean(INT, INT, INT), codegen
+    pair = builder.cmpxchg(_pointer(builder, address), expected, value, ORDER, ORDER)
+    return builder.extract_value(pair, 1)
 
 
-@intrinsic
-def lowest_bit(typingctx: Any, mask: Any) -> Intrinsic:
+@emitting(INT(INT))
+def lowest_bit(builder: ir.IRBuilder, mask: ir.Value) -> ir.Value:
     """The number of the lowest bit that is set; 64 if none is."""
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
-        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 0))
-
-    return INT(INT), codegen
+    return builder.cttz(mask, ir.Constant(ir.IntType(1), 0))
 
 
-@intrinsic
-def pause(typingctx: Any) -> Intrinsic:
+@emitting(types.void())
+def pause(builder: ir.IRBuilder) -> None:
     """Let a thread that spins rest for some cycles."""
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
-        if platform.machine() in PAUSES:
-            name, arguments = PAUSES[platform.machine()]
-            values = [ir.Constant(I32, value) for value in arguments]
-            kind = ir.FunctionType(VOID, [value.type for value in values])
-            builder.call(internals.get_or_insert_function(builder.module, kind, name), values)
-        return context.get_dummy_value()
-
-    return types.void(), codegen
+    if platform.machine() in PAUSES:
+        name, arguments = PAUSES[platform.machine()]
+        values = [ir.Constant(I32, value) for value in arguments]
+        kind = ir.FunctionType(VOID, [value.type for value in values])
+        builder.call(internals.get_or_insert_function(builder.module, kind, name), values)

@@ -21,15 +21,15 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from implicit_conv.kernels.cpu.emit import internals, memory
+from implicit_conv.kernels.cpu.emit import internals
 from implicit_conv.kernels.cpu.emit.internals import ir, types
+from implicit_conv.kernels.cpu.emit.intrinsics import emitting
 from implicit_conv.kernels.cpu.emit.vector import (
     BYTES,
     I32,
     I64,
     Emitter,
     Integers,
-    Intrinsic,
     Values,
 )
 
@@ -104,33 +104,28 @@ def make_zip_rows(zips: bool) -> Any:
 
         return zip_none
 
-    def zip_rows(typingctx: Any, panel: Any, words: Any, pitch: Any) -> Intrinsic:
+    @emitting(types.void(*[types.int64] * 3))
+    def zip_rows(builder: ir.IRBuilder, panel: ir.Value, words: ir.Value, pitch: ir.Value) -> None:
         """Zip the two rows of every two words of a panel, whose rows are `pitch` bytes apart.
 
         Vectors of filters k0 .. k3 become (both words of k0, of k1) and (both words of k2, of k3).
         """
+        e = Integers(builder, LANES, WORD_BYTES)
+        base = builder.inttoptr(panel, BYTES)
 
-        def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
-            e = Integers(builder, LANES, WORD_BYTES)
-            panel, words, pitch = args
-            base = builder.inttoptr(panel, BYTES)
+        def zip_two(word: ir.Value, _: object) -> list[ir.Value]:
+            row = e.at(base, builder.mul(word, pitch))
 
-            def zip_two(word: ir.Value, _: object) -> list[ir.Value]:
-                row = e.at(base, builder.mul(word, pitch))
-
-                def zip_vectors(column: ir.Value, _: object) -> list[ir.Value]:
-                    places = e.at(row, column), e.at(row, builder.add(column, pitch))
-                    first, second = (e.load(place) for place in places)
-                    for place, lanes in zip(places, ([0, 4, 1, 5], [2, 6, 3, 7]), strict=True):
-                        e.store(_shuffle(e, first, second, lanes), place)
-                    return []
-
-                e.loop(pitch, LANES * WORD_BYTES, [], zip_vectors)
+            def zip_vectors(column: ir.Value, _: object) -> list[ir.Value]:
+                places = e.at(row, column), e.at(row, builder.add(column, pitch))
+                first, second = (e.load(place) for place in places)
+                for place, lanes in zip(places, ([0, 4, 1, 5], [2, 6, 3, 7]), strict=True):
+                    e.store(_shuffle(e, first, second, lanes), place)
                 return []
 
-            e.loop(words, WORDS, [], zip_two)
-            return context.get_dummy_value()
+            e.loop(pitch, LANES * WORD_BYTES, [], zip_vectors)
+            return []
 
-        return types.void(*[types.int64] * 3), codegen
+        e.loop(words, WORDS, [], zip_two)
 
-    return memory.named(zip_rows)
+    return zip_rows

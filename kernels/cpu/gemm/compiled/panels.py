@@ -15,7 +15,8 @@ from typing import Any
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.emit.internals import types
-from implicit_conv.kernels.cpu.emit.vector import BYTES, Builder, Integers, Intrinsic, Value, Values
+from implicit_conv.kernels.cpu.emit.intrinsics import emitting
+from implicit_conv.kernels.cpu.emit.vector import BYTES, Builder, Integers, Value, Values
 from implicit_conv.kernels.cpu.gemm.compiled import dots, matrices
 from implicit_conv.kernels.cpu.gemm.compiled.pack_taps import make_pack_taps
 from implicit_conv.kernels.cpu.gemm.compiled.words import Block
@@ -41,30 +42,26 @@ def make_write_head(lanes: int, formats: Any) -> Any:
 
         return write_none
 
-    def write_head(typingctx: Any, panel: Any, elements: Any, pitch: Any) -> Intrinsic:
-        def codegen(context: Any, builder: Builder, signature: Any, args: Values) -> Any:
-            e = Integers(builder, lanes, WORD_BYTES)
-            panel, elements, pitch = args
-            first, vector = builder.inttoptr(panel, BYTES), lanes * WORD_BYTES
+    @emitting(types.void(*[types.int64] * 3), lanes, *formats)
+    def write_head(builder: Builder, panel: Value, elements: Value, pitch: Value) -> None:
+        e = Integers(builder, lanes, WORD_BYTES)
+        first, vector = builder.inttoptr(panel, BYTES), lanes * WORD_BYTES
 
-            def write(column: Value, _: object) -> list[Value]:
-                begin = e.at(first, column)
+        def write(column: Value, _: object) -> list[Value]:
+            begin = e.at(first, column)
 
-                def add(i: Value, sums: Values) -> list[Value]:
-                    w = e.load(e.at(begin, builder.mul(i, pitch)))
-                    return [dots.multiply_add(e, formats, zero, w, *sums)]
+            def add(i: Value, sums: Values) -> list[Value]:
+                w = e.load(e.at(begin, builder.mul(i, pitch)))
+                return [dots.multiply_add(e, formats, zero, w, *sums)]
 
-                zero = dots.invert_signs(e, formats, e.constant(0))
-                (total,) = e.loop(elements, 1, [e.constant(0)], add)
-                e.store(builder.neg(total), e.at(begin, builder.neg(pitch)))
-                return []
+            zero = dots.invert_signs(e, formats, e.constant(0))
+            (total,) = e.loop(elements, 1, [e.constant(0)], add)
+            e.store(builder.neg(total), e.at(begin, builder.neg(pitch)))
+            return []
 
-            e.loop(pitch, vector, [], write)
-            return context.get_dummy_value()
+        e.loop(pitch, vector, [], write)
 
-        return types.void(*[types.int64] * 3), codegen
-
-    return memory.named(write_head, lanes, *formats)
+    return write_head
 
 
 def panel_start(call: Call, g: Geometry, panel: int, block: int) -> int:

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.emit.internals import ir, types
-from implicit_conv.kernels.cpu.emit.vector import I32, Integers, Intrinsic, Values
+from implicit_conv.kernels.cpu.emit.intrinsics import emitting
+from implicit_conv.kernels.cpu.emit.vector import I32, Integers
 from implicit_conv.kernels.cpu.runtime.call import Call
 from implicit_conv.kernels.cpu.runtime.table import TRANSPOSE_WORDS
 from implicit_conv.kernels.cpu.tile import storage
@@ -35,46 +36,36 @@ def _make_join(lanes: int, channels: int) -> Any:
     """
     bits = 8 * WORD // channels
 
-    def join(typingctx: Any, to: Any, places: Any) -> Intrinsic:
-        def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
-            e = Integers(builder, lanes, WORD)
-            to, places = args
-            words = e.constant(0)
-            for i in range(channels):
-                entry = builder.add(places, ir.Constant(places.type, 16 * i))
-                address, first = (
-                    builder.load(e.pointer(builder.add(entry, offset), entry.type))
-                    for offset in (ir.Constant(places.type, 0), ir.Constant(places.type, 8))
-                )
-                part = builder.lshr(e.load(address), e.splat(builder.trunc(first, I32)))
-                part = builder.and_(part, e.constant((1 << bits) - 1))
-                words = builder.or_(words, builder.shl(part, e.constant(i * bits)))
-            e.store(words, to)
-            return context.get_dummy_value()
+    @emitting(types.void(types.int64, types.int64), lanes, channels)
+    def join(builder: ir.IRBuilder, to: ir.Value, places: ir.Value) -> None:
+        e = Integers(builder, lanes, WORD)
+        words = e.constant(0)
+        for i in range(channels):
+            entry = builder.add(places, ir.Constant(places.type, 16 * i))
+            address, first = (
+                builder.load(e.pointer(builder.add(entry, offset), entry.type))
+                for offset in (ir.Constant(places.type, 0), ir.Constant(places.type, 8))
+            )
+            part = builder.lshr(e.load(address), e.splat(builder.trunc(first, I32)))
+            part = builder.and_(part, e.constant((1 << bits) - 1))
+            words = builder.or_(words, builder.shl(part, e.constant(i * bits)))
+        e.store(words, to)
 
-        return types.void(types.int64, types.int64), codegen
-
-    return memory.named(join, lanes, channels)
+    return join
 
 
 @functools.cache
 def _make_zip(lanes: int, channels: int) -> Any:
     """zip_rows(to, at, step): store a vector of words of the elements at `at`, `at + step`, ..."""
 
-    def zip_rows(typingctx: Any, to: Any, at: Any, step: Any) -> Intrinsic:
-        def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
-            e = Integers(builder, lanes, WORD)
-            to, at, step = args
-            rows = [
-                builder.add(at, builder.mul(step, ir.Constant(step.type, i)))
-                for i in range(channels)
-            ]
-            e.store(convert.load_words(e, rows, [None] * channels), to)
-            return context.get_dummy_value()
+    @emitting(types.void(*[types.int64] * 3), lanes, channels)
+    def zip_rows(builder: ir.IRBuilder, to: ir.Value, at: ir.Value, step: ir.Value) -> None:
+        e = Integers(builder, lanes, WORD)
+        offsets = (builder.mul(step, ir.Constant(step.type, i)) for i in range(channels))
+        rows = [builder.add(at, offset) for offset in offsets]
+        e.store(convert.load_words(e, rows, [None] * channels), to)
 
-        return types.void(*[types.int64] * 3), codegen
-
-    return memory.named(zip_rows, lanes, channels)
+    return zip_rows
 
 
 class Block(NamedTuple):

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from implicit_conv.kernels.cpu.emit import atomic, memory
-from implicit_conv.kernels.cpu.emit.internals import from_dtype, intrinsic, ir, types
-from implicit_conv.kernels.cpu.emit.vector import I64, VOID, Intrinsic, Values
+from implicit_conv.kernels.cpu.emit.internals import from_dtype, ir, types
+from implicit_conv.kernels.cpu.emit.intrinsics import emitting, function_at
+from implicit_conv.kernels.cpu.emit.vector import I64, VOID
 from implicit_conv.kernels.cpu.runtime.active_threads import CPUS, RUNNING
 from implicit_conv.kernels.cpu.runtime.call import (
     BLOB,
@@ -36,18 +37,18 @@ BLOB_BYTES = BLOB.itemsize
 NO_ITEM = 1 << 62
 
 
-@intrinsic
-def fields(typingctx: Any, blob: Any) -> Intrinsic:
+@emitting(RECORD(BLOB_POINTER))
+def fields(builder: ir.IRBuilder, blob: ir.Value) -> ir.Value:
     """The record that a blob's pointer points to: `fields(blob).call`, `fields(blob).geometry`."""
-    return RECORD(blob), lambda context, builder, signature, args: args[0]
+    return blob
 
 
-@intrinsic
-def _address(typingctx: Any, pointer: Any) -> Intrinsic:
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
-        return builder.ptrtoint(args[0], I64)
+@emitting(types.int64(BLOB_POINTER))
+def _address(builder: ir.IRBuilder, pointer: ir.Value) -> ir.Value:
+    return builder.ptrtoint(pointer, I64)
 
-    return types.int64(pointer), codegen
+
+_call_entry = function_at("call_entry", VOID, I64, I64)  # the entry, of a blob and a thread
 
 
 def next_item(blob: Blob, thread: int) -> int:
@@ -61,16 +62,6 @@ def next_item(blob: Blob, thread: int) -> int:
         if atomic.load(thread_counts + RUNNING) > atomic.load(thread_counts + CPUS):
             return NO_ITEM
     return memory.fetch_add(_address(blob), 1)
-
-
-@intrinsic
-def _call_entry(typingctx: Any, entry: Any, blob: Any, thread: Any) -> Intrinsic:
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
-        kind = ir.FunctionType(VOID, [I64, I64])
-        builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64), codegen
 
 
 def run_thread(entry: int, blob: int, thread: int) -> None:

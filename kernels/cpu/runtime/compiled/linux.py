@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from implicit_conv.kernels.cpu.emit import atomic, internals
-from implicit_conv.kernels.cpu.emit.internals import intrinsic, ir, types
-from implicit_conv.kernels.cpu.emit.vector import I32, I64, Intrinsic, Values
+from implicit_conv.kernels.cpu.emit.internals import ir, types
+from implicit_conv.kernels.cpu.emit.intrinsics import emitting
+from implicit_conv.kernels.cpu.emit.vector import I32, I64
 from implicit_conv.kernels.cpu.runtime.native_team import SIGNAL_SET_BYTES
 
 WORD, INT = types.int64, types.int32
@@ -30,30 +31,22 @@ _sched_getaffinity = types.ExternalFunction("sched_getaffinity", INT(INT, WORD, 
 _sched_setaffinity = types.ExternalFunction("sched_setaffinity", INT(INT, WORD, WORD))
 
 
-@intrinsic
-def clock(typingctx: Any, which: Any) -> Intrinsic:
+@emitting(WORD(WORD))
+def clock(builder: ir.IRBuilder, which: ir.Value) -> ir.Value:
     """The time of a clock in ns."""
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
-        time = internals.alloca_once(builder, ir.ArrayType(I64, 2))
-        kind = ir.FunctionType(I32, [I32, I64])
-        function = internals.get_or_insert_function(builder.module, kind, "clock_gettime")
-        builder.call(function, [builder.trunc(args[0], I32), builder.ptrtoint(time, I64)])
-        seconds, ns = (builder.extract_value(builder.load(time), i) for i in range(2))
-        return builder.add(builder.mul(seconds, ir.Constant(I64, 10**9)), ns)
-
-    return WORD(WORD), codegen
+    time = internals.alloca_once(builder, ir.ArrayType(I64, 2))
+    kind = ir.FunctionType(I32, [I32, I64])
+    function = internals.get_or_insert_function(builder.module, kind, "clock_gettime")
+    builder.call(function, [builder.trunc(which, I32), builder.ptrtoint(time, I64)])
+    seconds, ns = (builder.extract_value(builder.load(time), i) for i in range(2))
+    return builder.add(builder.mul(seconds, ir.Constant(I64, 10**9)), ns)
 
 
-@intrinsic
-def _cpu_sets(typingctx: Any) -> Intrinsic:
+@emitting(WORD())
+def _cpu_sets(builder: ir.IRBuilder) -> ir.Value:
     """The address of two CPU sets on the stack."""
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
-        room = internals.alloca_once(builder, ir.ArrayType(I64, 2 * CPU_SET_BYTES // 8))
-        return builder.ptrtoint(room, I64)
-
-    return WORD(), codegen
+    room = internals.alloca_once(builder, ir.ArrayType(I64, 2 * CPU_SET_BYTES // 8))
+    return builder.ptrtoint(room, I64)
 
 
 def make_semaphore(address: int) -> None:

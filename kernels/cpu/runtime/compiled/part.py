@@ -8,10 +8,11 @@ name, a number or a type that does not fit is an error when the calling code is 
     add_sums(call.kernels, to=above, at=sums, size=call.gradient.item_sums)
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from implicit_conv.kernels.cpu.emit.internals import intrinsic, ir, types
+from implicit_conv.kernels.cpu.emit.internals import ir, types
+from implicit_conv.kernels.cpu.emit.intrinsics import defined
 from implicit_conv.kernels.cpu.emit.vector import VOID
 
 LIMITS = ("low", "high")  # float64 parameters of the parts that clamp what they store
@@ -65,7 +66,7 @@ def declare(slot: int, name: str, integers: str, floats: str = "", **defaults: f
     def define(_: Any, *kinds: Any) -> tuple[Any, Callable[..., Any]]:
         return _call(part, names, kinds)
 
-    called = _intrinsic(name, ["kernels", *names], define, (*defaults.values(), slot))
+    called = defined(name, ["kernels", *names], define, (*defaults.values(), slot))
     called.part = part
     return called
 
@@ -80,21 +81,7 @@ def body(part: Part, emit: Callable[[ir.IRBuilder, dict[str, ir.Value]], None]) 
 
         return part.signature(kinds[0]), codegen
 
-    return _intrinsic(part.name, part.parameters, define)
-
-
-def _intrinsic(
-    name: str, names: Sequence[str], define: Callable[..., Any], defaults: tuple[float, ...] = ()
-) -> Any:
-    """An intrinsic with these parameters, whose names and defaults compilers read.
-
-    ``define(*types)`` returns its signature and what emits it; the last parameters have `defaults`.
-    """
-    listed = ", ".join(names)
-    scope: dict[str, Any] = {"define": define}
-    exec(f"def {name}(typingctx, {listed}): return define({listed})", scope)
-    scope[name].__defaults__ = defaults
-    return intrinsic(scope[name])
+    return defined(part.name, part.parameters, define)
 
 
 def _call(part: Part, names: list[str], kinds: tuple[Any, ...]) -> tuple[Any, Callable[..., Any]]:

@@ -6,11 +6,10 @@ it asked for does all the work too, and one with more leaves some idle.
 
 from __future__ import annotations
 
-from typing import Any
-
 from implicit_conv.kernels.cpu.emit import memory
-from implicit_conv.kernels.cpu.emit.internals import intrinsic, ir, types
-from implicit_conv.kernels.cpu.emit.vector import I32, I64, VOID, Intrinsic, Values
+from implicit_conv.kernels.cpu.emit.internals import types
+from implicit_conv.kernels.cpu.emit.intrinsics import function_at
+from implicit_conv.kernels.cpu.emit.vector import I32, I64, VOID
 from implicit_conv.kernels.cpu.runtime.active_threads import PARALLEL, REGION, THREAD_NUM
 from implicit_conv.kernels.cpu.runtime.compiled.entry import run_counted
 from implicit_conv.kernels.cpu.runtime.compiled.source import Source, for_python, of_function
@@ -20,32 +19,9 @@ WORD = types.int64
 BYTES = 8
 STARTER, ENTRY, BLOB, LIMIT, CONTROL = range(5)  # words of what a region reads
 
-
-@intrinsic
-def _number_of_thread(typingctx: Any, function: Any) -> Intrinsic:
-    """The result of ``int function(void)`` at an address."""
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
-        kind = ir.FunctionType(I32, [])
-        return builder.sext(builder.call(builder.inttoptr(args[0], kind.as_pointer()), []), I64)
-
-    return WORD(WORD), codegen
-
-
-@intrinsic
-def _run_parallel(typingctx: Any, parallel: Any, function: Any, data: Any) -> Intrinsic:
-    """``void parallel(void (*function)(void *), void *data, unsigned threads, unsigned flags)``,
-    with 0 threads: as many as regions of this thread have.
-    """
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
-        kind = ir.FunctionType(VOID, [I64, I64, I32, I32])
-        function = builder.inttoptr(args[0], kind.as_pointer())
-        zero = ir.Constant(I32, 0)
-        builder.call(function, [*args[1:], zero, zero])
-        return context.get_dummy_value()
-
-    return types.void(WORD, WORD, WORD), codegen
+_number_of_thread = function_at("number_of_thread", I32)
+# void parallel(void (*function)(void *), void *data, unsigned threads, unsigned flags)
+_run_parallel = function_at("run_parallel", VOID, I64, I64, I32, I32)
 
 
 def region(job: int) -> None:
@@ -68,7 +44,8 @@ def launch(starter: int, entry: int, blob: int, threads: int) -> None:
     memory.write(job + BYTES * LIMIT, threads)
     memory.write(job + BYTES * CONTROL, control_word())
     parallel = memory.read(starter + BYTES * PARALLEL)
-    _run_parallel(parallel, memory.read(starter + BYTES * REGION), job)
+    # With 0 threads: as many as regions of this thread have.
+    _run_parallel(parallel, memory.read(starter + BYTES * REGION), job, 0, 0)
 
 
 def make_region() -> Source:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from implicit_conv.kernels.cpu.emit import memory
-from implicit_conv.kernels.cpu.emit.internals import intrinsic, ir, types
-from implicit_conv.kernels.cpu.emit.vector import I32, I64, Intrinsic, Values
+from implicit_conv.kernels.cpu.emit.internals import types
+from implicit_conv.kernels.cpu.emit.intrinsics import function_at
+from implicit_conv.kernels.cpu.emit.vector import I32, I64
 from implicit_conv.kernels.cpu.runtime.active_threads import BORROWED_STARTER, OWN_STARTER
 from implicit_conv.kernels.cpu.runtime.compiled.program import run_in_block
 from implicit_conv.kernels.cpu.runtime.compiled.source import CALL, INT, Source, of_function
@@ -40,53 +39,13 @@ _drop = types.ExternalFunction("Py_DecRef", INT(INT))
 _release = types.ExternalFunction("PyEval_SaveThread", INT())
 _acquire = types.ExternalFunction("PyEval_RestoreThread", INT(INT))
 
-
-@intrinsic
-def _new(typingctx: Any, function: Any, axes: Any, shape: Any, dtype: Any) -> Intrinsic:
-    """``PyObject *PyArray_Empty(int axes, npy_intp *shape, PyArray_Descr *dtype, int fortran)``."""
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
-        kind = ir.FunctionType(I64, [I32, I64, I64, I32])
-        axes, zero = builder.trunc(args[1], I32), ir.Constant(I32, 0)
-        function = builder.inttoptr(args[0], kind.as_pointer())
-        return builder.call(function, [axes, args[2], args[3], zero])
-
-    return INT(INT, INT, INT, INT), codegen
-
-
-@intrinsic
-def _view(
-    typingctx: Any,
-    function: Any,
-    kind: Any,
-    dtype: Any,
-    axes: Any,
-    shape: Any,
-    data: Any,
-    flags: Any,
-) -> Intrinsic:
-    """``PyObject *PyArray_NewFromDescr(PyTypeObject *kind, PyArray_Descr *dtype, int axes, npy_intp
-    *shape, npy_intp *strides, void *data, int flags, PyObject *like)``.
-    """
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
-        called = ir.FunctionType(I64, [I64, I64, I32, I64, I64, I64, I32, I64])
-        function = builder.inttoptr(args[0], called.as_pointer())
-        axes, flags, none = builder.trunc(args[3], I32), builder.trunc(args[6], I32), I64(0)
-        return builder.call(function, [*args[1:3], axes, args[4], none, args[5], flags, none])
-
-    return INT(INT, INT, INT, INT, INT, INT, INT), codegen
-
-
-@intrinsic
-def _keep(typingctx: Any, function: Any, array: Any, base: Any) -> Intrinsic:
-    """``int PyArray_SetBaseObject(PyArrayObject *array, PyObject *base)``."""
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
-        function = builder.inttoptr(args[0], ir.FunctionType(I32, [I64, I64]).as_pointer())
-        return builder.sext(builder.call(function, args[1:]), I64)
-
-    return INT(INT, INT, INT), codegen
+# PyObject *PyArray_Empty(int axes, npy_intp *shape, PyArray_Descr *dtype, int fortran)
+_new = function_at("new", I64, I32, I64, I64, I32)
+# PyObject *PyArray_NewFromDescr(PyTypeObject *kind, PyArray_Descr *dtype, int axes,
+# npy_intp *shape, npy_intp *strides, void *data, int flags, PyObject *like)
+_view = function_at("view", I64, I64, I64, I32, I64, I64, I64, I32, I64)
+# int PyArray_SetBaseObject(PyArrayObject *array, PyObject *base)
+_keep = function_at("keep", I32, I64, I64)
 
 
 def result(state: int, out: int, x: int) -> int:
@@ -100,17 +59,17 @@ def result(state: int, out: int, x: int) -> int:
     shape, new = state + WORD * SHAPE, memory.read(state + WORD * NEW)
     if memory.read(state + WORD * SIZE) == 0:
         _hold(dtype)  # which numpy takes over
-        return _new(new, axes, shape, dtype)
+        return _new(new, axes, shape, dtype, 0)
     byte = memory.read(state + WORD * BYTE)
     _hold(byte)
-    block = _new(new, 1, state + WORD * SIZE, byte)
+    block = _new(new, 1, state + WORD * SIZE, byte, 0)
     if block == 0:
         return 0
     block_data = memory.read(block + FIELDS.data)
     start = block_data + (x // LINE * LINE + APART - block_data) % PAGE
     kind, view = memory.read(state + WORD * KIND), memory.read(state + WORD * VIEW)
     _hold(dtype)
-    y = _view(view, kind, dtype, axes, shape, start, IN_ORDER)
+    y = _view(view, kind, dtype, axes, shape, 0, start, IN_ORDER, 0)
     if y == 0:
         _drop(block)
     elif _keep(memory.read(state + WORD * KEEP), y, block) != 0:  # it takes the block over

@@ -7,11 +7,11 @@ Other processors are not supported, and keep subnormals.
 from __future__ import annotations
 
 import platform
-from typing import Any
 
 from implicit_conv.kernels.cpu.emit import internals
-from implicit_conv.kernels.cpu.emit.internals import intrinsic, ir, types
-from implicit_conv.kernels.cpu.emit.vector import BYTES, I32, I64, VOID, Intrinsic, Values
+from implicit_conv.kernels.cpu.emit.internals import ir, types
+from implicit_conv.kernels.cpu.emit.intrinsics import emitting
+from implicit_conv.kernels.cpu.emit.vector import BYTES, I32, I64, VOID, Values
 
 DENORMALS_ARE_ZERO, FLUSH_TO_ZERO = 1 << 6, 1 << 15  # bits of MXCSR: for operands, for results
 FLUSH_BOTH = 1 << 24  # the bit of FPCR for operands and results
@@ -29,32 +29,23 @@ def _call(builder: ir.IRBuilder, name: str, result: ir.Type, arguments: Values) 
     return builder.call(function, arguments)
 
 
-@intrinsic
-def control_word(typingctx: Any) -> Intrinsic:
+@emitting(types.int64())
+def control_word(builder: ir.IRBuilder) -> ir.Value:
     """The control word of this thread, an int64."""
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
-        if platform.machine() in X86:
-            word = internals.alloca_once(builder, I32)
-            _call(builder, "llvm.x86.sse.stmxcsr", VOID, [builder.bitcast(word, BYTES)])
-            return builder.zext(builder.load(word), I64)
-        if platform.machine() in ARM:
-            return _call(builder, "llvm.aarch64.get.fpcr", I64, [])
-        return ir.Constant(I64, 0)
-
-    return types.int64(), codegen
+    if platform.machine() in X86:
+        word = internals.alloca_once(builder, I32)
+        _call(builder, "llvm.x86.sse.stmxcsr", VOID, [builder.bitcast(word, BYTES)])
+        return builder.zext(builder.load(word), I64)
+    if platform.machine() in ARM:
+        return _call(builder, "llvm.aarch64.get.fpcr", I64, [])
+    return ir.Constant(I64, 0)
 
 
-@intrinsic
-def set_control_word(typingctx: Any, value: Any) -> Intrinsic:
+@emitting(types.void(types.int64))
+def set_control_word(builder: ir.IRBuilder, value: ir.Value) -> None:
     """Set the control word of this thread."""
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
-        if platform.machine() in X86:
-            word = internals.alloca_once_value(builder, builder.trunc(args[0], I32))
-            _call(builder, "llvm.x86.sse.ldmxcsr", VOID, [builder.bitcast(word, BYTES)])
-        elif platform.machine() in ARM:
-            _call(builder, "llvm.aarch64.set.fpcr", VOID, [args[0]])
-        return context.get_dummy_value()
-
-    return types.void(types.int64), codegen
+    if platform.machine() in X86:
+        word = internals.alloca_once_value(builder, builder.trunc(value, I32))
+        _call(builder, "llvm.x86.sse.ldmxcsr", VOID, [builder.bitcast(word, BYTES)])
+    elif platform.machine() in ARM:
+        _call(builder, "llvm.aarch64.set.fpcr", VOID, [value])

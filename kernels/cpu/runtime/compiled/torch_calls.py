@@ -7,11 +7,10 @@ called for a known one: Dynamo would trace it, and modes of torch would see what
 
 from __future__ import annotations
 
-from typing import Any
-
 from implicit_conv.kernels.cpu.emit import memory
-from implicit_conv.kernels.cpu.emit.internals import intrinsic, ir, types
-from implicit_conv.kernels.cpu.emit.vector import I32, I64, Intrinsic, Values
+from implicit_conv.kernels.cpu.emit.internals import types
+from implicit_conv.kernels.cpu.emit.intrinsics import function_at
+from implicit_conv.kernels.cpu.emit.vector import I32, I64
 from implicit_conv.kernels.cpu.runtime.active_threads import BORROWED_STARTER
 from implicit_conv.kernels.cpu.runtime.compiled.program import run_in_block
 from implicit_conv.kernels.cpu.runtime.compiled.source import CALL, INT, Source, of_function
@@ -75,31 +74,9 @@ _error = types.ExternalFunction("PyErr_Occurred", INT())
 _release = types.ExternalFunction("PyEval_SaveThread", INT())
 _acquire = types.ExternalFunction("PyEval_RestoreThread", INT(INT))
 
-
-@intrinsic
-def _ask(typingctx: Any, function: Any, place: Any) -> Intrinsic:
-    """``int function(void *place)``."""
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
-        kind = ir.FunctionType(I32, [I64])
-        return builder.sext(
-            builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:]), I64
-        )
-
-    return INT(INT, INT), codegen
-
-
-@intrinsic
-def _ask_of(typingctx: Any, function: Any, handle: Any, place: Any) -> Intrinsic:
-    """``int function(AtenTensorHandle handle, void *place)``."""
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
-        kind = ir.FunctionType(I32, [I64, I64])
-        return builder.sext(
-            builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:]), I64
-        )
-
-    return INT(INT, INT, INT), codegen
+_ask = function_at("ask", I32, I64)  # int function(void *place)
+# int function(AtenTensorHandle handle, void *place)
+_ask_of = function_at("ask_of", I32, I64, I64)
 
 
 def state_word(state: int, number: int) -> int:

@@ -7,11 +7,10 @@ needs neither Python nor the GIL.
 
 from __future__ import annotations
 
-from typing import Any
-
 from implicit_conv.kernels.cpu.emit import memory
-from implicit_conv.kernels.cpu.emit.internals import intrinsic, ir, types
-from implicit_conv.kernels.cpu.emit.vector import I64, Intrinsic, Values
+from implicit_conv.kernels.cpu.emit.internals import ir, types
+from implicit_conv.kernels.cpu.emit.intrinsics import emitting, function_at
+from implicit_conv.kernels.cpu.emit.vector import I64
 from implicit_conv.kernels.cpu.runtime.compiled.program import run_in_block
 from implicit_conv.kernels.cpu.runtime.compiled.source import Source, of_function
 from implicit_conv.kernels.cpu.runtime.xla import (
@@ -42,32 +41,19 @@ CREATE_ERROR = 48  # of the API
 IS_METADATA, EXECUTE, S64 = 1, 3, 5  # values of its enumerations
 INVALID_ARGUMENT, RESOURCE_EXHAUSTED, NOT_FOUND = 3, 8, 5  # codes of errors
 ERROR_BYTES = 28  # of XLA_FFI_Error_Create_Args
+# XLA_FFI_Error *function(XLA_FFI_Error_Create_Args *)
+_create_error = function_at("create_error", I64, I64)
 
 
-@intrinsic
-def _state_cell(typingctx: Any) -> Intrinsic:
+@emitting(types.int64())
+def _state_cell(builder: ir.IRBuilder) -> ir.Value:
     """The address of a word that belongs to this code: it holds the address of the state."""
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
-        name = "implicit_conv.xla.state"
-        cell = builder.module.globals.get(name)
-        if cell is None:
-            cell = ir.GlobalVariable(builder.module, I64, name)
-            cell.linkage, cell.initializer = "internal", ir.Constant(I64, 0)
-        return builder.ptrtoint(cell, I64)
-
-    return types.int64(), codegen
-
-
-@intrinsic
-def _create_error(typingctx: Any, function: Any, arguments: Any) -> Intrinsic:
-    """``XLA_FFI_Error *function(XLA_FFI_Error_Create_Args *)``."""
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
-        kind = ir.FunctionType(I64, [I64])
-        return builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
-
-    return types.int64(types.int64, types.int64), codegen
+    name = "implicit_conv.xla.state"
+    cell = builder.module.globals.get(name)
+    if cell is None:
+        cell = ir.GlobalVariable(builder.module, I64, name)
+        cell.linkage, cell.initializer = "internal", ir.Constant(I64, 0)
+    return builder.ptrtoint(cell, I64)
 
 
 def error(frame: int, message: int, number: int) -> int:

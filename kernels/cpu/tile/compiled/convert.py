@@ -13,13 +13,13 @@ from typing import Any
 
 from implicit_conv.kernels.cpu.emit import internals, masks, memory
 from implicit_conv.kernels.cpu.emit.internals import ir, types
+from implicit_conv.kernels.cpu.emit.intrinsics import emitting
 from implicit_conv.kernels.cpu.emit.vector import (
     I8,
     I32,
     SCALAR,
     Emitter,
     Integers,
-    Intrinsic,
     Values,
 )
 from implicit_conv.kernels.cpu.tile.storage import (
@@ -214,16 +214,12 @@ def _narrow_half(e: Emitter, value: ir.Value) -> ir.Value:
 def make_convert(source: Stored, target: Stored, lanes: int) -> Any:
     """An intrinsic (to, at): `lanes` elements converted from `source` to `target`."""
 
-    def convert(typingctx: Any, to: Any, at: Any) -> Intrinsic:
-        def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
-            to, at = args
-            e = emitter(builder, lanes, target if is_integer(target) else source)
-            store(e, target, load(e, source, at), to)
-            return context.get_dummy_value()
+    @emitting(types.void(types.int64, types.int64), source, target, lanes)
+    def convert(builder: ir.IRBuilder, to: ir.Value, at: ir.Value) -> None:
+        e = emitter(builder, lanes, target if is_integer(target) else source)
+        store(e, target, load(e, source, at), to)
 
-        return types.void(types.int64, types.int64), codegen
-
-    return memory.named(convert, source, target, lanes)
+    return convert
 
 
 @functools.cache
@@ -270,29 +266,24 @@ def make_move(source: Stored, target: Stored, lanes: int) -> Callable[..., Any]:
 def make_read(dtype: Stored) -> Any:
     """read(address): one element as float64; an int64 is rounded to nearest even."""
 
-    def read(typingctx: Any, address: Any) -> Intrinsic:
-        def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
-            e = emitter(builder, 1, dtype)
-            value = builder.extract_element(load(e, dtype, args[0]), ir.Constant(I32, 0))
-            if is_integer(dtype):
-                return builder.sitofp(value, SCALAR[8])
-            return builder.fpext(value, SCALAR[8]) if e.itemsize == 4 else value
+    @emitting(types.float64(types.int64), dtype)
+    def read(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
+        e = emitter(builder, 1, dtype)
+        value = builder.extract_element(load(e, dtype, address), ir.Constant(I32, 0))
+        if is_integer(dtype):
+            return builder.sitofp(value, SCALAR[8])
+        return builder.fpext(value, SCALAR[8]) if e.itemsize == 4 else value
 
-        return types.float64(types.int64), codegen
-
-    return memory.named(read, dtype)
+    return read
 
 
 @functools.cache
 def make_write(dtype: Stored) -> Any:
     """write(address, value): store one float64, rounded."""
 
-    def write(typingctx: Any, address: Any, value: Any) -> Intrinsic:
-        def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
-            e = emitter(builder, 1, dtype)
-            store(e, dtype, e.splat(e.narrow(args[1])), args[0])
-            return context.get_dummy_value()
+    @emitting(types.void(types.int64, types.float64), dtype)
+    def write(builder: ir.IRBuilder, address: ir.Value, value: ir.Value) -> None:
+        e = emitter(builder, 1, dtype)
+        store(e, dtype, e.splat(e.narrow(value)), address)
 
-        return types.void(types.int64, types.float64), codegen
-
-    return memory.named(write, dtype)
+    return write

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.emit.internals import ir, types
-from implicit_conv.kernels.cpu.emit.vector import I32, Intrinsic, Values, i64
+from implicit_conv.kernels.cpu.emit.intrinsics import emitting
+from implicit_conv.kernels.cpu.emit.vector import I32, i64
 from implicit_conv.kernels.cpu.runtime.call import Call
 from implicit_conv.kernels.cpu.runtime.compiled.entry import Blob, fields
 from implicit_conv.kernels.cpu.runtime.compiled.executed_loads import ACTIVATION, recorder
@@ -98,33 +99,29 @@ def _make_interleave(planes: int, pixels: int, bits: int) -> Any:
     neighbouring elements of planes that are `plane` bytes apart.
     """
 
-    def interleave(typingctx: Any, to: Any, at: Any, plane: Any) -> Intrinsic:
-        def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
-            to, at, plane = args
-            kind = ir.VectorType(ir.IntType(bits), pixels)
-            rows = []
-            for c in range(planes):
-                place = builder.add(at, builder.mul(plane, i64(c)))
-                rows.append(builder.load(builder.inttoptr(place, kind.as_pointer())))
-                rows[-1].align = bits // 8
-            rows += [ir.Constant(kind, None)] * (planes % 2)
-            while len(rows) > 1:
-                count = rows[0].type.count
-                joined = ir.Constant(ir.VectorType(I32, 2 * count), [*range(2 * count)])
-                rows = [
-                    builder.shuffle_vector(a, b, joined)
-                    for a, b in zip(rows[::2], rows[1::2], strict=True)
-                ]
-            (row,) = rows
-            order = [c * pixels + i for i in range(pixels) for c in range(planes)]
-            order = ir.Constant(ir.VectorType(I32, len(order)), order)
-            row = builder.shuffle_vector(row, ir.Constant(row.type, None), order)
-            builder.store(row, builder.inttoptr(to, row.type.as_pointer())).align = bits // 8
-            return context.get_dummy_value()
+    @emitting(types.void(types.int64, types.int64, types.int64), planes, pixels, bits)
+    def interleave(builder: ir.IRBuilder, to: ir.Value, at: ir.Value, plane: ir.Value) -> None:
+        kind = ir.VectorType(ir.IntType(bits), pixels)
+        rows = []
+        for c in range(planes):
+            place = builder.add(at, builder.mul(plane, i64(c)))
+            rows.append(builder.load(builder.inttoptr(place, kind.as_pointer())))
+            rows[-1].align = bits // 8
+        rows += [ir.Constant(kind, None)] * (planes % 2)
+        while len(rows) > 1:
+            count = rows[0].type.count
+            joined = ir.Constant(ir.VectorType(I32, 2 * count), [*range(2 * count)])
+            rows = [
+                builder.shuffle_vector(a, b, joined)
+                for a, b in zip(rows[::2], rows[1::2], strict=True)
+            ]
+        (row,) = rows
+        order = [c * pixels + i for i in range(pixels) for c in range(planes)]
+        order = ir.Constant(ir.VectorType(I32, len(order)), order)
+        row = builder.shuffle_vector(row, ir.Constant(row.type, None), order)
+        builder.store(row, builder.inttoptr(to, row.type.as_pointer())).align = bits // 8
 
-        return types.void(types.int64, types.int64, types.int64), codegen
-
-    return memory.named(interleave, planes, pixels, bits)
+    return interleave
 
 
 @functools.cache

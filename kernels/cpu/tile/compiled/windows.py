@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import masks, memory
 from implicit_conv.kernels.cpu.emit.internals import ir, types
-from implicit_conv.kernels.cpu.emit.vector import Intrinsic, Values
+from implicit_conv.kernels.cpu.emit.intrinsics import emitting
 from implicit_conv.kernels.cpu.runtime.call import Call
 from implicit_conv.kernels.cpu.runtime.layout import WINDOW_ELEMENTS
 from implicit_conv.kernels.cpu.tile import storage
@@ -44,21 +44,18 @@ def _make_copy_windows(count: int, elements: int, step: int, pitch: int) -> Any:
         for window, place in zip(windows, places, strict=True)
     ]
 
-    def copy_windows(typingctx: Any, to: Any, at: Any) -> Intrinsic:
-        def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
-            kind = ir.VectorType(ir.IntType(16), WINDOW_ELEMENTS)
-            to, at = (builder.inttoptr(address, kind.as_pointer()) for address in args)
-            bits = [lane < read for lane in range(WINDOW_ELEMENTS)]
-            mask = ir.Constant(ir.VectorType(ir.IntType(1), WINDOW_ELEMENTS), bits)
-            row = masks.load(builder, at, kind, mask, 2)
-            order = ir.Constant(ir.VectorType(ir.IntType(32), WINDOW_ELEMENTS), taken)
-            row = builder.shuffle_vector(row, ir.Constant(kind, None), order)
-            builder.store(row, to).align = 2
-            return context.get_dummy_value()
+    @emitting(types.void(types.int64, types.int64), count, elements, step, pitch)
+    def copy_windows(builder: ir.IRBuilder, to: ir.Value, at: ir.Value) -> None:
+        kind = ir.VectorType(ir.IntType(16), WINDOW_ELEMENTS)
+        to, at = (builder.inttoptr(address, kind.as_pointer()) for address in (to, at))
+        bits = [lane < read for lane in range(WINDOW_ELEMENTS)]
+        mask = ir.Constant(ir.VectorType(ir.IntType(1), WINDOW_ELEMENTS), bits)
+        row = masks.load(builder, at, kind, mask, 2)
+        order = ir.Constant(ir.VectorType(ir.IntType(32), WINDOW_ELEMENTS), taken)
+        row = builder.shuffle_vector(row, ir.Constant(kind, None), order)
+        builder.store(row, to).align = 2
 
-        return types.void(types.int64, types.int64), codegen
-
-    return memory.named(copy_windows, count, elements, step, pitch)
+    return copy_windows
 
 
 @functools.cache
