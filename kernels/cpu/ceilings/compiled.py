@@ -101,11 +101,5 @@ def make_run_fmas(lanes: int, itemsize: int, fma: bool, multiplier: str) -> Sour
     return emitted(run_fmas, functools.partial(emit_fmas, lanes, itemsize, fma, multiplier))
 
 
-def make_fmas() -> Source:
-    """The entry that executes FMAs."""
-    return entry(fmas)
-
-
-def make_copy_share() -> Source:
-    """The entry that copies."""
-    return entry(copy_share)
+FMAS = entry(fmas)  # the entry that executes FMAs
+COPY_SHARE = entry(copy_share)  # the entry that copies

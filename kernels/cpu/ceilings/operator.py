@@ -34,7 +34,7 @@ class Fmas:
         self, lanes: int, itemsize: int, fma: bool, threads: int, multiplier: str = ""
     ) -> None:
         turns = TURNS // 8 if multiplier == "amx" else TURNS  # a product of tiles takes 16 cycles
-        self._entry = code(".ceilings.compiled:make_fmas").address()
+        self._entry = code(".ceilings.compiled:FMAS").address()
         part = code(".ceilings.compiled:make_run_fmas", lanes, itemsize, fma, multiplier).address()
         self._kernels = np.array([part], np.int64)
         self._threads = threads
@@ -61,7 +61,7 @@ class Copy:
     """A callable that copies `size` bytes on several threads; `bytes` counts reads and writes."""
 
     def __init__(self, size: int, threads: int) -> None:
-        self._entry = code(".ceilings.compiled:make_copy_share").address()
+        self._entry = code(".ceilings.compiled:COPY_SHARE").address()
         self._threads = threads
         items = ITEMS * threads
         share = size // items

@@ -120,7 +120,7 @@ class Depthwise(Operator):
         return np.concatenate([ends, np.ravel(words)]).astype(np.int64)
 
     def _entry(self) -> Code:
-        return code(".depthwise.compiled.fprop:make_depthwise")
+        return code(".depthwise.compiled.fprop:FPROP")
 
     def _packer(self) -> Code:
-        return code(".depthwise.compiled.fprop:make_pack")
+        return code(".depthwise.compiled.fprop:PACK")

@@ -32,7 +32,7 @@ from implicit_conv.kernels.cpu.emit.vector import (
 from implicit_conv.kernels.cpu.few_outputs.layout import RegisterTile
 from implicit_conv.kernels.cpu.runtime.compiled.entry import Blob, fields
 from implicit_conv.kernels.cpu.runtime.compiled.part import LIMITS, declare
-from implicit_conv.kernels.cpu.runtime.compiled.source import Source, emitted
+from implicit_conv.kernels.cpu.runtime.compiled.source import Source, microkernel
 from implicit_conv.kernels.cpu.runtime.table import FEW_OUTPUTS
 from implicit_conv.kernels.cpu.tile import storage
 from implicit_conv.kernels.cpu.tile.compiled import convert
@@ -153,11 +153,7 @@ def sums_of_lanes(e: Emitter, rows: Values) -> ir.Value:
 
 def make_microkernel(tile: RegisterTile, lanes: int, itemsize: int, fma: bool) -> Source:
     """The microkernel of a register tile."""
-
-    def emit_part(builder: ir.IRBuilder, at: dict[str, ir.Value]) -> None:
-        emit(tile, Emitter(builder, lanes, itemsize, fma), at)
-
-    return emitted(sum_windows, emit_part)
+    return microkernel(sum_windows, emit, tile, lanes, itemsize, fma)
 
 
 def run_item(
@@ -219,6 +215,4 @@ def run_item(
             )
 
 
-def make_few_outputs() -> Source:
-    """The entry that convolves."""
-    return operator(run_item)
+FPROP = operator(run_item)  # the entry that convolves

@@ -34,4 +34,4 @@ class FewOutputs(Operator):
         return {table.FEW_OUTPUTS: code(".few_outputs.compiled:make_microkernel", tile, *vectors)}
 
     def _entry(self) -> Code:
-        return code(".few_outputs.compiled:make_few_outputs")
+        return code(".few_outputs.compiled:FPROP")

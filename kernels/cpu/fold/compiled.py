@@ -393,6 +393,4 @@ def run_item(
                 finish_rows(call, k, sums, added, out, together, columns, 0)
 
 
-def make_fold() -> Source:
-    """The entry that folds."""
-    return operator(run_item)
+FOLD = operator(run_item)  # the entry that folds

@@ -50,7 +50,7 @@ class Fold(Operator):
         }
 
     def _entry(self) -> Code:
-        return code(".fold.compiled:make_fold")
+        return code(".fold.compiled:FOLD")
 
     def _load_tile(self, x: Any) -> int:
         """Nothing is loaded before it is added."""

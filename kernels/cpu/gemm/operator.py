@@ -77,10 +77,10 @@ class Gemm(Operator):
         return self._multiply_parts(self._tiles)
 
     def _entry(self) -> Code:
-        return code(".gemm.compiled.fprop:make_fprop")
+        return code(".gemm.compiled.fprop:FPROP")
 
     def _packer(self) -> Code:
-        return code(".gemm.compiled.panels:make_pack")
+        return code(".gemm.compiled.panels:PACK")
 
     def _filter_fields(self, w: Any) -> dict[str, Any]:
         """Compile the parts that pack filters with the strides of `w`."""

@@ -17,8 +17,8 @@ from implicit_conv.kernels.geometry import NO_GEOMETRY
 
 Parts = dict[int, tuple[Any, ...]]  # by slot, what makes a part, and the arguments of this
 
-address = python_code(".runtime.compiled.start:make_address")  # of the elements of an array
-FILTER = ".images.compiled.rows:make_filter"  # what makes the entry of a filter of sums
+address = python_code(".runtime.compiled.start:ADDRESS")  # of the elements of an array
+FILTER = ".images.compiled.rows:FILTER"  # what makes the entry of a filter of sums
 
 
 def parts_of(

@@ -321,11 +321,5 @@ def pack(blob: Blob, thread: int) -> None:
         item = next_item(blob, thread)
 
 
-def make_planar_depthwise() -> Source:
-    """The entry that convolves."""
-    return entry(planes)
-
-
-def make_pack() -> Source:
-    """The entry that packs a filter."""
-    return entry(pack)
+PLANAR_DEPTHWISE = entry(planes)  # the entry that convolves
+PACK = entry(pack)  # the entry that packs a filter

@@ -79,10 +79,10 @@ class PlanarDepthwise(Operator):
         return parts | row_loads(self.g, self.pixel_step, self.lanes, self.form, recording)
 
     def _entry(self) -> Code:
-        return code(".planar_depthwise.compiled:make_planar_depthwise")
+        return code(".planar_depthwise.compiled:PLANAR_DEPTHWISE")
 
     def _packer(self) -> Code:
-        return code(".planar_depthwise.compiled:make_pack")
+        return code(".planar_depthwise.compiled:PACK")
 
 
 def plane_filter(g: Geometry) -> PlaneFilter:

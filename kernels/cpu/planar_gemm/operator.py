@@ -107,7 +107,7 @@ class PlanarGemm(Operator):
         return np.array([c + r + s for c in planes for r in rows for s in columns], np.int64)
 
     def _entry(self) -> Code:
-        return code(".planar_gemm.compiled.fprop:make_planar_gemm")
+        return code(".planar_gemm.compiled.fprop:PLANAR_GEMM")
 
 
 class FlatPlanarGemm(PlanarGemm):
@@ -177,4 +177,4 @@ class FlatPlanarGemm(PlanarGemm):
         return np.arange(g.C, dtype=np.int64) * (plane if self.layout.in_place else row)
 
     def _entry(self) -> Code:
-        return code(".planar_gemm.compiled.flat:make_long_rows")
+        return code(".planar_gemm.compiled.flat:LONG_ROWS")

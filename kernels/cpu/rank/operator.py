@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-FILTER = ".rank.compiled.tiles:make_filter"  # what makes the entry
+FILTER = ".rank.compiled.tiles:FILTER"  # what makes the entry
 
 
 def extreme(dtype: str, smallest: bool) -> tuple[Any, ...]:

@@ -76,12 +76,12 @@ class Code(NamedTuple):
         """What the maker returns; this imports its module."""
         module, function = self.maker.split(":")
         made = getattr(importlib.import_module(module, PACKAGE), function)
-        return made(*self.arguments)
+        return made(*self.arguments) if callable(made) else made
 
     @property
     def title(self) -> str:
         """How names of it begin."""
-        return self.maker.rpartition(":")[2].removeprefix("make_")
+        return self.maker.rpartition(":")[2].removeprefix("make_").lower()
 
     def name(self, target: Machine) -> str:
         """The name of its entry in the cache.
@@ -102,7 +102,7 @@ def code(maker: str, *arguments: Any) -> Code:
     Parameters
     ----------
     maker : str
-        ``"module:function"``, a function that returns a `Source`.
+        ``"module:name"``, a function that returns a `Source`, or where nothing differs a `Source`.
     arguments : str, numbers, None, members of enums, and tuples or frozen dataclasses of these
         What the function is called with.
     """

@@ -29,13 +29,12 @@ from implicit_conv.kernels.cpu.runtime.layout import ScratchLayout
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.process.preparation import checkpoint, prepare
 
-start, run_counted = (
-    python_code(f".runtime.compiled.start:make_{name}") for name in ("start", "run_counted")
-)
+start = python_code(".runtime.compiled.start:START")
+run_counted = python_code(".runtime.compiled.start:RUN_COUNTED")
 same_arrays.use(
     same_arrays.differing
     if "array" in objects.differing()
-    else python_code(".runtime.compiled.start:make_differing")
+    else python_code(".runtime.compiled.start:DIFFERING")
 )
 
 

@@ -36,8 +36,8 @@ class Team:
     """
 
     def __init__(self, cpus: int) -> None:
-        make = python_code(".runtime.compiled.team:make_make")
-        self._launch = python_code(".runtime.compiled.team:make_launch")
+        make = python_code(".runtime.compiled.team:MAKE")
+        self._launch = python_code(".runtime.compiled.team:LAUNCH")
         semaphores = JOBS + JOB_COUNT * LINE
         signals = semaphores + (JOB_COUNT + 1) * SEMAPHORE_BYTES
         shared = np.zeros(LINE + signals + 2 * SIGNAL_SET_BYTES + 8, np.uint8)
@@ -52,7 +52,7 @@ class Team:
         self.helpers: int = make(
             address,
             address + semaphores,
-            code(".runtime.compiled.team:make_helper").address(),
+            code(".runtime.compiled.team:HELPER").address(),
             cpus - 1,
             address + signals,
         )

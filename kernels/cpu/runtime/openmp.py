@@ -35,7 +35,7 @@ class OpenMpTeam:
     ) -> None:
         self._threads, self.name = threads, name
         self._starter = int(_starter(parallel, thread_num).ctypes.data)
-        self._launch = python_code(".runtime.compiled.region:make_launch")
+        self._launch = python_code(".runtime.compiled.region:LAUNCH")
 
     @property
     def starter(self) -> int:
@@ -58,6 +58,6 @@ class OpenMpTeam:
 @functools.cache  # runs under way read it when the team is no longer in use
 def _starter(parallel: int, thread_num: int) -> Any:
     words = np.zeros(4, np.int64)
-    region = code(".runtime.compiled.region:make_region").address()
+    region = code(".runtime.compiled.region:PARALLEL_REGION").address()
     words[[PARALLEL, REGION, THREAD_NUM]] = parallel, region, thread_num
     return words

@@ -22,7 +22,7 @@ ENTERED = 1 << 32  # of the state of a job; see `queue_jobs`
 
 take_part, close, run_counted = (
     python_code(f".runtime.compiled.{maker}")
-    for maker in ("queue_jobs:make_take_part", "queue_jobs:make_close", "start:make_run_counted")
+    for maker in ("queue_jobs:TAKE_PART", "queue_jobs:CLOSE", "start:RUN_COUNTED")
 )
 
 

@@ -32,7 +32,7 @@ EMPTY, FROM_DTYPE, SET_BASE, TYPE = 184, 94, 282, 2
 
 BYTES = np.dtype(np.uint8)
 
-_of_owner = builtin(".runtime.compiled.repeated:make_again")
+_of_owner = builtin(".runtime.compiled.repeated:AGAIN")
 _blocks = np.zeros(64, np.int64)  # a block of each size that no run uses
 
 

@@ -19,7 +19,7 @@ class Runner:
 
     def __init__(self) -> None:
         self._blocks = np.zeros(64, np.int64)  # a block of each size that no run uses
-        self._run = python_code(".runtime.compiled.program:make_run")
+        self._run = python_code(".runtime.compiled.program:RUN_PROGRAM")
         self._place = int(self._blocks.ctypes.data)
 
     def __call__(self, program: int, x: int, w: int, bias: int, y: int) -> bool:

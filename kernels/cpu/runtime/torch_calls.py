@@ -114,12 +114,12 @@ class TorchCalls:
         self._state[TEAM_WORDS] = active_threads.ADDRESS
         self._entries = dict[tuple[int, ...], Any]()
         self._lock = threading.Lock()
-        self.function: Callable[..., Any] = builtin(
-            ".runtime.compiled.torch_calls:make_convolution"
-        )(self._state)
-        self.describe: Callable[..., bytes] = builtin(
-            ".runtime.compiled.torch_calls:make_describe"
-        )(self._state)
+        self.function: Callable[..., Any] = builtin(".runtime.compiled.torch_calls:CONVOLUTION")(
+            self._state
+        )
+        self.describe: Callable[..., bytes] = builtin(".runtime.compiled.torch_calls:DESCRIBE")(
+            self._state
+        )
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -80,7 +80,7 @@ class Target:
             self._kept.append(message)
             self._state[word] = ctypes.addressof(message)
         self._resize(64)
-        self.address = code(".runtime.compiled.xla:make_handler").address()
+        self.address = code(".runtime.compiled.xla:HANDLER").address()
         frame = np.array((STATE_OF, self._state.ctypes.data), np.int64)
         ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(self.address)(frame.ctypes.data)
 

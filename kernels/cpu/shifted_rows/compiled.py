@@ -32,7 +32,7 @@ from implicit_conv.kernels.cpu.emit.vector import BYTES, Emitter, Values, i64
 from implicit_conv.kernels.cpu.planar_depthwise.compiled import pack_planes
 from implicit_conv.kernels.cpu.runtime.compiled.entry import Blob, fields, next_item
 from implicit_conv.kernels.cpu.runtime.compiled.part import LIMITS, declare
-from implicit_conv.kernels.cpu.runtime.compiled.source import Source, emitted, entry
+from implicit_conv.kernels.cpu.runtime.compiled.source import Source, entry, microkernel
 from implicit_conv.kernels.cpu.runtime.table import SHIFTED_ROWS
 from implicit_conv.kernels.cpu.shifted_rows.layout import Short, Variant
 from implicit_conv.kernels.cpu.tile.compiled.epilogue import store_at
@@ -253,11 +253,7 @@ def shifted_long(
 
 def make_microkernel(variant: Variant, lanes: int, itemsize: int, fma: bool) -> Source:
     """The microkernel of load tiles."""
-
-    def emit_part(builder: ir.IRBuilder, at: dict[str, ir.Value]) -> None:
-        emit(variant, Emitter(builder, lanes, itemsize, fma), at)
-
-    return emitted(shift_rows, emit_part)
+    return microkernel(shift_rows, emit, variant, lanes, itemsize, fma)
 
 
 def make_shifted_rows(together: int) -> Source:

@@ -53,4 +53,4 @@ class ShiftedRows(Operator):
         )
 
     def _packer(self) -> Code:
-        return code(".planar_depthwise.compiled:make_pack")
+        return code(".planar_depthwise.compiled:PACK")

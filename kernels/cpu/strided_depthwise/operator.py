@@ -52,4 +52,4 @@ class StridedDepthwise(Operator):
 
     def _packer(self) -> Code:
         family = ".planar_depthwise.compiled" if self.layout.planar else ".depthwise.compiled.fprop"
-        return code(f"{family}:make_pack")
+        return code(f"{family}:PACK")

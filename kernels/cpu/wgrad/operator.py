@@ -69,11 +69,11 @@ class WeightGrad(Operator):
         }
 
     def _entry(self) -> Code:
-        return code(".wgrad.compiled.wgrad:make_wgrad")
+        return code(".wgrad.compiled.wgrad:WGRAD")
 
     def _adder(self) -> Code:
         """The entry that adds the sums of parts."""
-        return code(".wgrad.compiled.wgrad:make_add_parts")
+        return code(".wgrad.compiled.wgrad:ADD_PARTS")
 
     def _require_transposes(self, operands: Gradients) -> None:
         """Compile the transposes that arrays of these strides need."""
@@ -166,10 +166,10 @@ class WeightGradLanes(WeightGrad):
         return parts
 
     def _entry(self) -> Code:
-        return code(".wgrad.compiled.lanes:make_lanes")
+        return code(".wgrad.compiled.lanes:LANES")
 
     def _adder(self) -> Code:
-        return code(".wgrad.compiled.lanes:make_add_parts")
+        return code(".wgrad.compiled.lanes:ADD_PARTS")
 
 
 class WeightGradPlanes(WeightGrad):
@@ -211,7 +211,7 @@ class WeightGradPlanes(WeightGrad):
         return code(PLANES + "make_planes", layout.pass_rows, layout.pass_columns)
 
     def _adder(self) -> Code:
-        return code(PLANES + "make_add_parts")
+        return code(PLANES + "ADD_PARTS")
 
 
 def is_unpadded(g: Geometry) -> bool:

@@ -32,7 +32,7 @@ class Winograd(Gemm):
         return parts | self._multiply_parts(box_tiles(g, m))
 
     def _entry(self) -> Code:
-        return code(".winograd.compiled.fprop:make_winograd")
+        return code(".winograd.compiled.fprop:WINOGRAD")
 
     def _packer(self) -> Code:
-        return code(".winograd.compiled.fprop:make_pack")
+        return code(".winograd.compiled.fprop:PACK")

@@ -432,7 +432,7 @@ assert conv2d(x, w, padding=1)[0, 0, 2, 4] == 180
 
 
 def test_every_maker_that_is_named_exists():
-    """With the number of arguments that it is called with."""
+    """With the number of arguments that it is called with; what has none is a source."""
     found = 0
     for path in sources.KERNELS.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -443,7 +443,9 @@ def test_every_maker_that_is_named_exists():
                 continue
             module, function = maker.value.split(":")
             made = getattr(importlib.import_module(module, code.PACKAGE), function)
-            if not any(isinstance(argument, ast.Starred) for argument in arguments):
+            if not callable(made):
+                assert hasattr(made, "signature") and not arguments
+            elif not any(isinstance(argument, ast.Starred) for argument in arguments):
                 inspect.signature(made).bind(*arguments)
             found += 1
     assert found > 35

@@ -481,11 +481,5 @@ def pack(blob: Blob, thread: int) -> None:
         item = next_item(blob, thread)
 
 
-def make_depthwise() -> Source:
-    """The entry that convolves."""
-    return entry(depthwise)
-
-
-def make_pack() -> Source:
-    """The entry that packs a filter."""
-    return entry(pack)
+FPROP = entry(depthwise)  # the entry that convolves
+PACK = entry(pack)  # the entry that packs a filter

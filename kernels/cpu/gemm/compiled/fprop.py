@@ -26,7 +26,6 @@ from implicit_conv.kernels.cpu.gemm.compiled.panels import pack_block, panel_sta
 from implicit_conv.kernels.cpu.gemm.layout import RUN_BYTES, run_table_bytes
 from implicit_conv.kernels.cpu.runtime.call import Call
 from implicit_conv.kernels.cpu.runtime.compiled.entry import Blob, fields
-from implicit_conv.kernels.cpu.runtime.compiled.source import Source
 from implicit_conv.kernels.cpu.runtime.layout import LINE
 from implicit_conv.kernels.cpu.runtime.table import microkernel_slot
 from implicit_conv.kernels.cpu.tile.compiled.epilogue import store_at
@@ -367,6 +366,5 @@ def run_item(
         memory.settle()
 
 
-def make_fprop() -> Source:
-    """The entry that convolves; what depends on dtypes it calls through the kernel table."""
-    return operator(run_item)
+# The entry that convolves; what depends on dtypes it calls through the kernel table
+FPROP = operator(run_item)

@@ -150,6 +150,5 @@ def pack(blob: Blob, thread: int) -> None:
         item = next_item(blob, thread)
 
 
-def make_pack() -> Source:
-    """The entry that packs a filter; what depends on dtypes it calls through the kernel table."""
-    return entry(pack)
+# The entry that packs a filter; what depends on dtypes it calls through the kernel table
+PACK = entry(pack)

@@ -24,7 +24,6 @@ from implicit_conv.kernels.cpu.images.layout import (
     Filter,
 )
 from implicit_conv.kernels.cpu.runtime.call import WORD
-from implicit_conv.kernels.cpu.runtime.compiled.source import Source
 
 
 class Rooms(NamedTuple):
@@ -142,6 +141,4 @@ def run_item(call: Any, f: Any, item: int, thread: int) -> None:
                     memory.copy(first + i * cut.pitch, at, cut.pitch)
 
 
-def make_filter() -> Source:
-    """The entry that filters images by sums."""
-    return over_items(Filter(), run_item)
+FILTER = over_items(Filter(), run_item)  # the entry that filters images by sums

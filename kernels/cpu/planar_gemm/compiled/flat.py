@@ -33,7 +33,6 @@ from implicit_conv.kernels.cpu.planar_gemm.compiled.fprop import Panel, load, su
 from implicit_conv.kernels.cpu.planar_gemm.compiled.microkernel import sum_long_row
 from implicit_conv.kernels.cpu.runtime.call import Call
 from implicit_conv.kernels.cpu.runtime.compiled.entry import Blob, fields
-from implicit_conv.kernels.cpu.runtime.compiled.source import Source
 from implicit_conv.kernels.cpu.runtime.table import (
     TRANSPOSE_WORDS,
     first_panel_slot,
@@ -308,6 +307,4 @@ def run_item(
                 store_planes(blob, origin, staging, group * g.K + k, filters)
 
 
-def make_long_rows() -> Source:
-    """The entry that convolves."""
-    return operator(run_item)
+LONG_ROWS = operator(run_item)  # the entry that convolves

@@ -25,7 +25,6 @@ from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.planar_gemm.compiled.microkernel import sum_rows
 from implicit_conv.kernels.cpu.runtime.call import Call
 from implicit_conv.kernels.cpu.runtime.compiled.entry import Blob, fields
-from implicit_conv.kernels.cpu.runtime.compiled.source import Source
 from implicit_conv.kernels.cpu.runtime.table import planar_gemm_slot
 from implicit_conv.kernels.cpu.tile.compiled.epilogue import store_tile
 from implicit_conv.kernels.cpu.tile.compiled.plane_loads import (
@@ -163,6 +162,4 @@ def run_item(
                 )
 
 
-def make_planar_gemm() -> Source:
-    """The entry that convolves."""
-    return operator(run_item)
+PLANAR_GEMM = operator(run_item)  # the entry that convolves

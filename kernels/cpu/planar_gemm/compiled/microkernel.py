@@ -24,7 +24,7 @@ from implicit_conv.kernels.cpu.emit.vector import (
 )
 from implicit_conv.kernels.cpu.planar_gemm.layout import Pixels, RegisterTile
 from implicit_conv.kernels.cpu.runtime.compiled.part import LIMITS, declare
-from implicit_conv.kernels.cpu.runtime.compiled.source import Source, emitted
+from implicit_conv.kernels.cpu.runtime.compiled.source import Source, emitted, microkernel
 from implicit_conv.kernels.cpu.runtime.table import PLANAR_GEMM
 from implicit_conv.kernels.cpu.tile.compiled import transpose
 
@@ -205,11 +205,7 @@ def store_pixels(e: Emitter, sums: list[Value], first: Value, pixel: Value, coun
 
 def make_microkernel(tile: RegisterTile, lanes: int, itemsize: int, fma: bool) -> Source:
     """The microkernel of a register tile."""
-
-    def emit_part(builder: Builder, at: dict[str, Value]) -> None:
-        emit(tile, Emitter(builder, lanes, itemsize, fma), at)
-
-    return emitted(sum_rows, emit_part)
+    return microkernel(sum_rows, emit, tile, lanes, itemsize, fma)
 
 
 def make_long_row_microkernel(tile: RegisterTile, lanes: int, itemsize: int, fma: bool) -> Source:

@@ -9,7 +9,6 @@ from implicit_conv.kernels.cpu.images.compiled.tiles import load_row, over_items
 from implicit_conv.kernels.cpu.rank.layout import CHECK, LEVELS, VECTOR, Filter, Level
 from implicit_conv.kernels.cpu.runtime.call import WORD
 from implicit_conv.kernels.cpu.runtime.compiled.part import declare
-from implicit_conv.kernels.cpu.runtime.compiled.source import Source
 from implicit_conv.kernels.cpu.runtime.layout import LINE
 
 LEVEL_BYTES = WORD * len(Level._fields)
@@ -66,6 +65,4 @@ def run_item(call: Any, f: Any, item: int, thread: int) -> None:
             memory.copy(tile.y + i * cut.y_row, at + i * cut.pitch, width)
 
 
-def make_filter() -> Source:
-    """The entry that filters images by the order of elements."""
-    return over_items(Filter(), run_item)
+FILTER = over_items(Filter(), run_item)  # the entry that filters images by the order of elements

@@ -11,7 +11,7 @@ from implicit_conv.kernels.cpu.runtime.call import BIAS
 from implicit_conv.kernels.cpu.runtime.call import RESIDUAL as RESIDUAL_WORD
 from implicit_conv.kernels.cpu.runtime.compiled.entry import run_counted, start
 from implicit_conv.kernels.cpu.runtime.compiled.region import launch as region_launch
-from implicit_conv.kernels.cpu.runtime.compiled.source import INT, Source, for_python
+from implicit_conv.kernels.cpu.runtime.compiled.source import INT, for_python
 from implicit_conv.kernels.cpu.runtime.compiled.team import launch as team_launch
 from implicit_conv.kernels.cpu.runtime.layout import LINE
 from implicit_conv.kernels.cpu.runtime.program import (
@@ -226,6 +226,5 @@ def run_in_block(
     return True
 
 
-def make_run() -> Source:
-    """run(blocks, program, x, w, bias, residual, y, starter): see `run_in_block`."""
-    return for_python(INT(*[INT] * 8), run_in_block)
+# run(blocks, program, x, w, bias, residual, y, starter): see `run_in_block`
+RUN_PROGRAM = for_python(INT(*[INT] * 8), run_in_block)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from implicit_conv.kernels.cpu.emit import atomic
 from implicit_conv.kernels.cpu.emit.internals import types
 from implicit_conv.kernels.cpu.runtime.compiled.entry import run_counted
-from implicit_conv.kernels.cpu.runtime.compiled.source import Source, for_python
+from implicit_conv.kernels.cpu.runtime.compiled.source import for_python
 from implicit_conv.kernels.cpu.runtime.queue_team import ENTERED
 
 # The state of a job is threads that entered << 32 | CLOSED | helpers inside.
@@ -28,11 +28,6 @@ def close(state: int) -> None:
         atomic.pause()
 
 
-def make_take_part() -> Source:
-    """take_part(state, entry, blob, limit)"""
-    return for_python(types.void(*[types.int64] * 4), take_part)
-
-
-def make_close() -> Source:
-    """close(state)"""
-    return for_python(types.void(types.int64), close)
+# take_part(state, entry, blob, limit)
+TAKE_PART = for_python(types.void(*[types.int64] * 4), take_part)
+CLOSE = for_python(types.void(types.int64), close)  # close(state)

@@ -12,7 +12,7 @@ from implicit_conv.kernels.cpu.emit.intrinsics import function_at
 from implicit_conv.kernels.cpu.emit.vector import I32, I64, VOID
 from implicit_conv.kernels.cpu.runtime.active_threads import PARALLEL, REGION, THREAD_NUM
 from implicit_conv.kernels.cpu.runtime.compiled.entry import run_counted
-from implicit_conv.kernels.cpu.runtime.compiled.source import Source, for_python, of_function
+from implicit_conv.kernels.cpu.runtime.compiled.source import for_python, of_function
 from implicit_conv.kernels.cpu.runtime.compiled.subnormals import control_word, set_control_word
 
 WORD = types.int64
@@ -48,11 +48,6 @@ def launch(starter: int, entry: int, blob: int, threads: int) -> None:
     _run_parallel(parallel, memory.read(starter + BYTES * REGION), job, 0, 0)
 
 
-def make_region() -> Source:
-    """region(job)"""
-    return of_function(types.void(WORD), region)
-
-
-def make_launch() -> Source:
-    """launch(starter, entry, blob, threads)"""
-    return for_python(types.void(WORD, WORD, WORD, WORD), launch)
+PARALLEL_REGION = of_function(types.void(WORD), region)  # region(job)
+# launch(starter, entry, blob, threads)
+LAUNCH = for_python(types.void(WORD, WORD, WORD, WORD), launch)

@@ -8,7 +8,7 @@ from implicit_conv.kernels.cpu.emit.intrinsics import function_at
 from implicit_conv.kernels.cpu.emit.vector import I32, I64
 from implicit_conv.kernels.cpu.runtime.active_threads import BORROWED_STARTER, OWN_STARTER
 from implicit_conv.kernels.cpu.runtime.compiled.program import run_in_block
-from implicit_conv.kernels.cpu.runtime.compiled.source import CALL, INT, Source, of_function
+from implicit_conv.kernels.cpu.runtime.compiled.source import CALL, INT, of_function
 from implicit_conv.kernels.cpu.runtime.compiled.start import differing
 from implicit_conv.kernels.cpu.runtime.layout import LINE
 from implicit_conv.kernels.cpu.runtime.objects import FIELDS, TUPLE_ITEMS, WORD
@@ -117,6 +117,4 @@ def run(state: int, blocks: int, x: int, w: int, bias: int, residual: int, y: in
     return done
 
 
-def make_again() -> Source:
-    """again(x, w, bias, residual, out, ...): see `repeated.again`."""
-    return of_function(CALL, again)
+AGAIN = of_function(CALL, again)  # again(x, w, bias, residual, out, ...): see `repeated.again`

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from implicit_conv.kernels.cpu.emit import internals
 from implicit_conv.kernels.cpu.emit.internals import ir, types
-from implicit_conv.kernels.cpu.emit.vector import I8, I64, VOID, i64
+from implicit_conv.kernels.cpu.emit.vector import I8, I64, VOID, Emitter, i64
 from implicit_conv.kernels.cpu.runtime.compiled.entry import BLOB_POINTER, ENTRY
 from implicit_conv.kernels.cpu.runtime.compiled.part import Part, body
 from implicit_conv.kernels.cpu.runtime.objects import FIELDS, differing
@@ -70,6 +70,15 @@ def emitted(declared: Any, emit: Callable[[ir.IRBuilder, dict[str, ir.Value]], N
     """
     declaration: Part = declared.part
     return Source(declaration.signature(BLOB_POINTER), body(declaration, emit))
+
+
+def microkernel(
+    declared: Any, emit: Callable[..., None], tile: Any, lanes: int, itemsize: int, fma: bool
+) -> Source:
+    """A declared part for vectors of `lanes`, whose body ``emit(tile, emitter, at)`` emits."""
+    return emitted(
+        declared, lambda builder, at: emit(tile, Emitter(builder, lanes, itemsize, fma), at)
+    )
 
 
 def _call_python(

@@ -11,7 +11,6 @@ from implicit_conv.kernels.cpu.runtime.compiled.source import (
     ARRAY,
     INT,
     OBJECT,
-    Source,
     for_python,
     for_python_locked,
 )
@@ -24,28 +23,6 @@ from implicit_conv.kernels.cpu.runtime.same_arrays import (
 )
 
 KIND, RANK, DTYPE, FLAGS, DATA, LOW, HIGH = (WORD * n for n in range(len(Slot._fields)))
-
-
-def make_start() -> Source:
-    """start(blob, scratch, x, w, y, panels, entry): see `entry.start`."""
-    return for_python(types.void(*[INT] * 7), entry.start)
-
-
-def make_run_counted() -> Source:
-    """run_counted(entry, blob, thread): see `entry.run_counted`."""
-    return for_python(types.void(INT, INT, INT), entry.run_counted)
-
-
-def make_address() -> Source:
-    """address(array): that of its elements, which numpy takes much longer to tell."""
-    return for_python_locked(INT(ARRAY), _address)
-
-
-def make_differing() -> Source:
-    """differing(record, x, w, bias, residual, out): the place, from 1 on, of the first array that
-    is not stored as the record says, or shares memory with `out`; 0 if there is none.
-    """
-    return for_python_locked(INT(ARRAY, *[OBJECT] * 5), differing)
 
 
 def _address(array: Any) -> int:
@@ -100,3 +77,14 @@ def _overlap(slot: Any, array: int, other_slot: Any, other: int) -> bool:
     ends_before = data + memory.read(slot + HIGH) <= other_data + memory.read(other_slot + LOW)
     begins_after = data + memory.read(slot + LOW) >= other_data + memory.read(other_slot + HIGH)
     return not (ends_before or begins_after)
+
+
+# start(blob, scratch, x, w, y, panels, entry): see `entry.start`
+START = for_python(types.void(*[INT] * 7), entry.start)
+# run_counted(entry, blob, thread): see `entry.run_counted`
+RUN_COUNTED = for_python(types.void(INT, INT, INT), entry.run_counted)
+# address(array): that of its elements, which numpy takes much longer to tell
+ADDRESS = for_python_locked(INT(ARRAY), _address)
+# differing(record, x, w, bias, residual, out): the place, from 1 on, of the first array that is
+# not stored as the record says, or shares memory with `out`; 0 if there is none
+DIFFERING = for_python_locked(INT(ARRAY, *[OBJECT] * 5), differing)

@@ -33,7 +33,7 @@ from implicit_conv.kernels.cpu.runtime.call import THREAD_COUNTS
 from implicit_conv.kernels.cpu.runtime.call import WORD as BYTES
 from implicit_conv.kernels.cpu.runtime.compiled import linux
 from implicit_conv.kernels.cpu.runtime.compiled.entry import run_counted
-from implicit_conv.kernels.cpu.runtime.compiled.source import Source, for_python, of_function
+from implicit_conv.kernels.cpu.runtime.compiled.source import for_python, of_function
 from implicit_conv.kernels.cpu.runtime.compiled.subnormals import control_word, set_control_word
 from implicit_conv.kernels.cpu.runtime.native_team import (
     JOB_COUNT,
@@ -246,16 +246,6 @@ def make(team: int, semaphores: int, function: int, helpers: int, scratch: int) 
     return helpers
 
 
-def make_helper() -> Source:
-    """helper(team)"""
-    return of_function(WORD(WORD), helper)
-
-
-def make_make() -> Source:
-    """make(team, semaphores, function, helpers, scratch)"""
-    return for_python(WORD(*[WORD] * 5), make)
-
-
-def make_launch() -> Source:
-    """launch(team, entry, blob, threads)"""
-    return for_python(types.void(*[WORD] * 4), launch)
+HELPER = of_function(WORD(WORD), helper)  # helper(team)
+MAKE = for_python(WORD(*[WORD] * 5), make)  # make(team, semaphores, function, helpers, scratch)
+LAUNCH = for_python(types.void(*[WORD] * 4), launch)  # launch(team, entry, blob, threads)

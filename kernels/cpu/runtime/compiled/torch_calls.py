@@ -13,7 +13,7 @@ from implicit_conv.kernels.cpu.emit.intrinsics import function_at
 from implicit_conv.kernels.cpu.emit.vector import I32, I64
 from implicit_conv.kernels.cpu.runtime.active_threads import BORROWED_STARTER
 from implicit_conv.kernels.cpu.runtime.compiled.program import run_in_block
-from implicit_conv.kernels.cpu.runtime.compiled.source import CALL, INT, Source, of_function
+from implicit_conv.kernels.cpu.runtime.compiled.source import CALL, INT, of_function
 from implicit_conv.kernels.cpu.runtime.objects import FIELDS, LIST_FIELDS, LOW_HALF, WORD
 from implicit_conv.kernels.cpu.runtime.torch_calls import (
     ARGUMENTS,
@@ -319,11 +319,7 @@ def description(owner: int, objects: int, count: int) -> int:
     return _bytes(begin, end - begin)
 
 
-def make_convolution() -> Source:
-    """convolution(keys, x, w, bias, stride, padding, dilation, transposed, added, groups, ...)"""
-    return of_function(CALL, convolution)
-
-
-def make_describe() -> Source:
-    """description(keys, x, w, bias, stride, padding, dilation, transposed, added, groups, ...)"""
-    return of_function(CALL, description)
+# convolution(keys, x, w, bias, stride, padding, dilation, transposed, added, groups, ...)
+CONVOLUTION = of_function(CALL, convolution)
+# description(keys, x, w, bias, stride, padding, dilation, transposed, added, groups, ...)
+DESCRIBE = of_function(CALL, description)

@@ -12,7 +12,7 @@ from implicit_conv.kernels.cpu.emit.internals import ir, types
 from implicit_conv.kernels.cpu.emit.intrinsics import emitting, function_at
 from implicit_conv.kernels.cpu.emit.vector import I64
 from implicit_conv.kernels.cpu.runtime.compiled.program import run_in_block
-from implicit_conv.kernels.cpu.runtime.compiled.source import Source, of_function
+from implicit_conv.kernels.cpu.runtime.compiled.source import of_function
 from implicit_conv.kernels.cpu.runtime.xla import (
     BLOCKS,
     BUFFER_WORDS,
@@ -143,6 +143,4 @@ def handler(frame: int) -> int:
     return run_frame(frame, state)
 
 
-def make_handler() -> Source:
-    """handler(frame)"""
-    return of_function(types.int64(types.int64), handler)
+HANDLER = of_function(types.int64(types.int64), handler)  # handler(frame)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from implicit_conv.kernels.cpu.emit.internals import ir
 from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, Values, i64
 from implicit_conv.kernels.cpu.runtime.compiled.part import LIMITS, declare
-from implicit_conv.kernels.cpu.runtime.compiled.source import Source, emitted
+from implicit_conv.kernels.cpu.runtime.compiled.source import Source, microkernel
 from implicit_conv.kernels.cpu.runtime.table import STRIDED_ROWS
 from implicit_conv.kernels.cpu.strided_depthwise.layout import COUNT_BYTES, ENTRY_BYTES, Variant
 
@@ -258,8 +258,4 @@ def emit_channels(kernel: Kernel, row: Row, tile: Tile, offset: ir.Value) -> Non
 
 def make_microkernel(variant: Variant, lanes: int, itemsize: int, fma: bool) -> Source:
     """The microkernel of a variant."""
-
-    def emit_part(builder: ir.IRBuilder, at: dict[str, ir.Value]) -> None:
-        emit(variant, Emitter(builder, lanes, itemsize, fma), at)
-
-    return emitted(sum_rows, emit_part)
+    return microkernel(sum_rows, emit, variant, lanes, itemsize, fma)

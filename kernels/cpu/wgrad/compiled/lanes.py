@@ -265,11 +265,5 @@ def store_item(blob: Blob, panel: int, sums: int) -> None:
     )
 
 
-def make_lanes() -> Source:
-    """The entry that sums."""
-    return operator(sum_item, store_item)
-
-
-def make_add_parts() -> Source:
-    """The entry that adds the sums of parts."""
-    return adder(store_item)
+LANES = operator(sum_item, store_item)  # the entry that sums
+ADD_PARTS = adder(store_item)  # the entry that adds the sums of parts

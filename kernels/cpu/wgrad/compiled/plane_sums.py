@@ -22,7 +22,7 @@ from typing import TypeAlias
 from implicit_conv.kernels.cpu.emit.internals import ir
 from implicit_conv.kernels.cpu.emit.vector import BYTES, Builder, Emitter, Value, Values, i64
 from implicit_conv.kernels.cpu.runtime.compiled.part import declare
-from implicit_conv.kernels.cpu.runtime.compiled.source import Source, emitted
+from implicit_conv.kernels.cpu.runtime.compiled.source import Source, emitted, microkernel
 from implicit_conv.kernels.cpu.runtime.table import REDUCE_SUMS, microkernel_slot
 from implicit_conv.kernels.cpu.wgrad.layout import PlaneTaps
 
@@ -238,11 +238,7 @@ def least(builder: Builder, a: Value, b: Value) -> Value:
 
 def make_microkernel(taps: PlaneTaps, lanes: int, itemsize: int, fma: bool) -> Source:
     """The microkernel of a pass over `taps`."""
-
-    def emit_part(builder: Builder, at: dict[str, Value]) -> None:
-        emit(taps, Emitter(builder, lanes, itemsize, fma), at)
-
-    return emitted(sum_planes, emit_part)
+    return microkernel(sum_planes, emit, taps, lanes, itemsize, fma)
 
 
 def make_reduce_sums(lanes: int, itemsize: int) -> Source:

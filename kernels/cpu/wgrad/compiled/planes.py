@@ -101,9 +101,7 @@ def store_item(blob: Blob, index: int, sums: int) -> None:
     store_channels(call.kernels, blob=blob, sums=sums, k=first, channels=channels)
 
 
-def make_add_parts() -> Source:
-    """The entry that adds the sums of parts."""
-    return adder(store_item)
+ADD_PARTS = adder(store_item)  # the entry that adds the sums of parts
 
 
 def make_store_channels(lanes: int, form: Format) -> Source:

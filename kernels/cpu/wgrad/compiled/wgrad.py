@@ -28,7 +28,6 @@ from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.runtime.call import Call
 from implicit_conv.kernels.cpu.runtime.compiled.entry import Blob, fields
-from implicit_conv.kernels.cpu.runtime.compiled.source import Source
 from implicit_conv.kernels.cpu.runtime.layout import LINE
 from implicit_conv.kernels.cpu.runtime.table import microkernel_slot
 from implicit_conv.kernels.cpu.tile.compiled.filters import row_offset
@@ -410,11 +409,5 @@ def store_item(blob: Blob, index: int, sums: int) -> None:
     store(blob, item_of(call, g, index), sums)
 
 
-def make_wgrad() -> Source:
-    """The entry that sums."""
-    return operator(sum_item, store_item)
-
-
-def make_add_parts() -> Source:
-    """The entry that adds the sums of parts."""
-    return adder(store_item)
+WGRAD = operator(sum_item, store_item)  # the entry that sums
+ADD_PARTS = adder(store_item)  # the entry that adds the sums of parts

@@ -30,7 +30,7 @@ from implicit_conv.kernels.cpu.gemm.compiled.panels import pack_block
 from implicit_conv.kernels.cpu.gemm.layout import RUN_BYTES
 from implicit_conv.kernels.cpu.runtime.call import Call
 from implicit_conv.kernels.cpu.runtime.compiled.entry import Blob, fields, next_item
-from implicit_conv.kernels.cpu.runtime.compiled.source import Source, entry
+from implicit_conv.kernels.cpu.runtime.compiled.source import entry
 from implicit_conv.kernels.cpu.runtime.layout import LINE
 from implicit_conv.kernels.cpu.runtime.table import microkernel_slot
 from implicit_conv.kernels.cpu.tile.compiled.epilogue import store_at
@@ -292,11 +292,5 @@ def pack(blob: Blob, thread: int) -> None:
         item = next_item(blob, thread)
 
 
-def make_winograd() -> Source:
-    """The entry that convolves."""
-    return operator(run_item)
-
-
-def make_pack() -> Source:
-    """The entry that packs a filter."""
-    return entry(pack)
+WINOGRAD = operator(run_item)  # the entry that convolves
+PACK = entry(pack)  # the entry that packs a filter
