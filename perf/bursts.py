@@ -29,16 +29,6 @@ LAYER = "3x3 128-128 @28"  # of ResNet-50: some 1 ms on one thread
 PAUSES = (0.0, 0.001, 0.01, 0.05, 0.3)  # seconds
 CALLS = 5  # of a burst
 INTERRUPTED = 130  # exit status after Ctrl-C, as in a shell
-READING = f"""\
-Threads that wait for work sleep after a while. A burst is {CALLS} calls of `plan(x, packed)` one
-after another, of the layer `{LAYER}`, after a pause in which the process sleeps; bursts on one
-thread and on several take turns.
-
-- **1 thread** has the medians of the calls on one thread, in microseconds.
-- **call 1** to **call {CALLS}** say how many times as long the call of this place takes on one
-  thread as on several, by their medians: below 1, several threads are slower.
-
-[What else is measured](index.md#how-to-read-it)."""
 
 
 def run(options: argparse.Namespace) -> int:

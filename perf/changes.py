@@ -13,20 +13,6 @@ from perf.terminal import Rows, table_of
 
 PAGE = "changing"  # its name
 LATE = 5e-3  # seconds beyond the kept calls
-READING = """\
-A process calls convolutions that differ in their size alone, each size first once and then three
-times more. After two sizes the kind is known, and the figures are of all that follow. How calls
-are answered whose size is new: [the planner](../explanation/planner.md#sizes-that-change).
-
-- **new** is the median over sizes of the time of the first call beyond that of the later ones of
-  its size, in milliseconds: what a size costs that was never seen.
-- **kept** is the median of the later calls.
-- **torch/ours** is the sum of torch's first calls over the sum of ours: below 1, ours is slower.
-- **late** is the number of sizes whose first call took over 5 ms more than the later ones. Those
-  of torch say what the machine adds.
-- **largest** is the slowest first call of ours.
-- **kernels** is the number of kernels that were compiled for these calls. Every kind has processes
-  of its own, ours with an empty cache of kernels; before 2026-11-29 one process had all kinds."""
 
 
 def kinds_rows(record: Record) -> Rows:

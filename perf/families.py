@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from implicit_conv.cpu.machine.arch import nearest_costs
 from implicit_conv.cpu.machine.costs import Costs
 from perf import regret
 from perf.highlights import is_of_cpu, least, work_of
 from perf.machines import machine_of
-from perf.pages import WRITTEN
+from perf.pages import words
 from perf.record import Record
 from perf.tables import markdown
 
-PAGE = "on-your-cpu.md"  # also the file of its words, beside this one
+PAGE = "on-your-cpu.md"
 AVX2 = 256  # bits of its vectors
 
 
@@ -50,5 +49,4 @@ def page(records: Sequence[Record], regrets: Sequence[Record] = ()) -> str:
     named |= {"amd": nearest_costs(2 * AVX2), "intel": nearest_costs(2 * AVX2, "GenuineIntel")}
     last = [choices, costs] if regrets else [costs]
     table = markdown([*rows.values(), *last], left=1)
-    words = Path(__file__).with_name(PAGE).read_text(encoding="utf-8")
-    return words.format(written=WRITTEN, table=table, **named) if rows else ""
+    return words(PAGE, table=table, **named) if rows else ""

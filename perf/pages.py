@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from perf import highlights, overviews, plots, tables
 from perf.layers import SUITES
@@ -24,122 +25,19 @@ BARS = """\
 A bar is a network on the CPU where it compares worst; a diamond is its worst layer on any. Of
 several rivals each layer takes the fastest within [our error bound]({}rivals.md)."""
 
-RACE = """\
-Time over ours of each rival and of the fastest on each layer: the geometric mean and the worst
-layer, with the number of layers. Above 1, ours is faster. [How to read
-it](index.md#how-to-read-it).
-
-**Fastest of all** takes for each layer the rival with the least ratio: to *plan* of an engine, to
-*call* of torch, scipy and numpy. The filter of an engine is packed before the clock starts, and so
-is that of plan; call packs it each time, as torch does. An engine may write each result into the
-same memory, where ours makes a new array.
-
-A rival counts on a layer where its x and y are plain arrays in the layout of the run, and its error
-is within our precision's bound: 16 units of eps * sum|x||w|, 1024 of precision "fast". Others are
-shown with their layers, and not counted. Precision "standard" also bounds errors by the pixels of
-each output's window. So each result is compared once more with one pixel of x a million times as
-large: there ncnn, which computes 3 x 3 layers by Winograd with large tiles, is wrong by up to 16 %
-of its largest products (2,700,000 units of eps, where 64 are allowed and the others have at most
-31), and so are we, by 9 %, with precision "fast".
-Of records before November 27 this is not known, and not asked.
-
-- onnxruntime, ncnn and opencv have NCHW, and xnnpack (by LiteRT) NHWC; openvino has both.
-- **onednn** is its C interface, the newest package, whose CPU runtime is SYCL: a call takes some 20
-  us more. **onednn-openmp** is the last package with OpenMP, version 3.2.
-
-One command, in a checkout on an idle machine, measures three suites in both layouts, and prints
-such a table; a run that was interrupted goes on:
-
-```sh
-pip install '.[torch,rivals]'
-python -m perf race -o races
-```
-
-It takes some 75 minutes; `--suite resnet50` some 12."""
-
-TABLE = """\
-## Networks and machines
-
-Each cell is a rival with the geometric mean over the layers, and the worst layer in parentheses;
-its link leads to the layers. Machines are known by their generation: Zen 4 is an AMD EPYC 9004,
-Zen 5 an EPYC 9005, *Zen 5, AVX2* the same with vectors of 256 bits, and *AMD EPYC* any. Everything
-runs on one thread unless a row says more."""
-
-READING = """\
-## How to read it
-
-- **call** is `conv2d(x, w)`: each call packs the filter, which means that it rearranges w, or
-  transforms it for Winograd. **plan** is `plan(x, packed)`: the filter was packed before the clock
-  starts. Runs of other operators time their functions in the same way.
-- **A ratio** is a rival's time over ours, the median over rounds. torch is compared with call, and
-  with plan; engines with plan alone, because they pack the filter before the clock starts:
-  onnxruntime, openvino, xnnpack, onednn (its C interface), ncnn, and opencv (its module dnn). The
-  worst layer is that of call, or of plan for engines.
-- **A layer** is named by its filter, stride, channels and input: `3x3/2 128-256 @28` has a 3 x 3
-  filter, stride 2, 128 input and 256 output channels and a 28 x 28 input. `dw 96` is depthwise
-  with 96 channels, `g32` has 32 groups. Suites of several operators say the model and the operator
-  before it: `dgrad` is an input gradient, `wgrad` a weight gradient.
-- **of peak** is the share of the FMA rate that the same run measured, and **of copy** the share of
-  the copy bandwidth, counting x, w and y once each. Plots show the larger one, the share *of the
-  limit*. It may exceed 1: Winograd needs fewer operations than the direct sum, which is what
-  counts here, and small arrays stay in caches.
-- **noise floor** is how far the ratio of call to itself lies from 1 (90 % quantile of layers). A
-  record whose floor exceeds 5 % was disturbed, and no page is made of it.
-- **fast** in a title is the precision that allows Winograd with large tiles, which inference
-  engines use unasked. All else has precision `"standard"`."""
-
-METHOD = """\
-## How it was measured
-
-- A rival has a process of its own, equal arrays and as many threads as ours. Functions take turns
-  in random order, and each allocates its output. Rounds are shared by three sets of arrays, whose
-  pages decide up to 25 % of a time; runs before 2026-11-26 have one set. A process that is not
-  timed sleeps, because its thread pool may spin after a call. Runs that name no version beside a
-  rival are older, and timed torch in the process of ours.
-- Before a function is timed, its result is compared with a float64 reference.
-- torch runs its oneDNN kernels. Its gradients are those of `convolution_backward` with one output
-  asked for. Its uint8 x int8 is `onednn.qconv2d_pointwise`, whose filter was packed before.
-- A figure holds for its machine, versions and commit, which stand with each run. Machines had
-  two CPUs. **Nothing was measured on 64-bit Arm**, and of GPUs only an H100 and an H200 have
-  run the kernels ([what ran](../how-to/gpu.md))."""
-
-YOURS = """\
-## Measure your own machine
-
-`implicit-conv bench` takes a minute, and `implicit-conv tune` measures candidates of one shape. In
-a checkout, on an idle machine,
-
-```sh
-python -m perf run --suite resnet50 --threads 1 --against torch -o perf/records/mine.json
-```
-
-makes a record, and this command writes these pages and README's chart and table from all records:
-
-```sh
-{command}
-```
-
-`python -m perf race` takes [all rivals](rivals.md). Suite `changing` measures what a size costs
-that no call had before, `bursts` calls on several threads after a pause, `models` and `tensors`
-calls of torch with and without `enable()` (`pip install '.[torch,models]'`)."""
-
 
 def index(runs: Named, command: str, more: Sequence[str]) -> str:
     """The text of index.md; `command` writes the pages, and `more` names those beside suites'."""
     bars = highlights.chart([record for _, record in runs])
     picture = f"![{plots.overview_words(bars)}]({CHART})"
     chart = [OPENING, bars_words(bars, ""), picture, behind(runs)] if bars else []
-    parts = [
-        f"# Speed\n\n{WRITTEN}",
-        *chart,
-        TABLE,
-        machines_table(runs),
-        READING,
-        METHOD,
-        YOURS.format(command=command),
-        "\n".join(["```{toctree}", ":hidden:", "", *suites(runs), *more, "```"]),
-    ]
-    return "\n\n".join(parts) + "\n"
+    return words(
+        INDEX,
+        chart="".join(f"{part}\n\n" for part in chart),
+        table=machines_table(runs),
+        command=command,
+        pages="\n".join([*suites(runs), *more]),
+    )
 
 
 def rivals_page(runs: Named) -> str:
@@ -152,8 +50,7 @@ def rivals_page(runs: Named) -> str:
         for machine in dict.fromkeys(map(machine_of, several))
     }
     shown = [f"{machine}:\n\n{tables.markdown(rows, left=1)}" for machine, rows in tabled.items()]
-    title = f"# Speed: all rivals\n\n{WRITTEN}"
-    return "\n\n".join([title, *shown, RACE]) + "\n" if shown else ""
+    return words(RIVALS, tables="\n\n".join(shown)) if shown else ""
 
 
 def bars_words(bars: Sequence[highlights.Least], folder: str) -> str:
@@ -263,21 +160,32 @@ def section(name: str, record: Record) -> str:
 def other_page(
     suite: str,
     runs: Named,
-    reading: str,
     rows: Callable[[Record], Rows],
     facts: Callable[[Record], list[str]],
+    parts: Mapping[str, object],
 ) -> str:
-    """The text of the page of a suite of other things than layers: a section a run."""
-    parts = [f"# Speed: {tables.TITLES[suite]}\n\n{WRITTEN}", reading]
+    """The text of the page of a suite of other things than layers: a section a run; `parts` are
+    what its words name.
+    """
+    sections = []
     for _, record in runs:
         versions = [
             f"{name} {found['version']}" for name, found in record.get("rivals", {}).items()
         ]
         rivals = [f"rivals: {', '.join(versions)}"] if versions else []
-        told = [*facts(record), *rivals, *where_lines(record)]
-        parts += [f"## {heading(record)}", measured(record), tables.markdown(rows(record), left=1)]
-        parts += ["\n".join(f"- {fact}" for fact in told)]
-    return "\n\n".join(parts) + "\n"
+        told = "\n".join(f"- {fact}" for fact in [*facts(record), *rivals, *where_lines(record)])
+        table = tables.markdown(rows(record), left=1)
+        sections += [f"## {heading(record)}", measured(record), table, told]
+    title, text = tables.TITLES[suite], "\n\n".join(sections)
+    return words(f"{suite}.md", title=title, runs=text, **parts)
+
+
+def words(page: str, **parts: object) -> str:
+    """The text of a page, from its file in the folder of words: in place of the names in braces it
+    has these parts, and the line that says what writes it.
+    """
+    text = Path(__file__).with_name("words").joinpath(page).read_text(encoding="utf-8")
+    return text.format(written=WRITTEN, **parts)
 
 
 def measured(record: Record) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from perf import bursts, changes, families, highlights, overviews, pages, plots, regret, tables
 from perf.machines import machine_of
 from perf.models import pages as models
+from perf.models.catalogue import MODELS, TENSORS
 from perf.record import Record, told
 from perf.tables import Named
 from perf.terminal import Rows
@@ -64,11 +65,16 @@ def in_order(named: Named) -> Named:
     return sorted(runs, key=lambda pair: (tables.suite_order(pair[1]), pair[0]))
 
 
-# Suites of other things than layers: how to read them, their rows, and what these say together.
-PAGES: dict[str, tuple[str, Callable[[Record], Rows], Callable[[Record], list[str]]]] = {
-    changes.PAGE: (changes.READING, changes.kinds_rows, changes.sum_lines),
-    bursts.SUITE: (bursts.READING, bursts.burst_rows, bursts.sum_lines),
-    **{suite: (text, models.rows_of, models.lines_of) for suite, text in models.READING.items()},
+Page = tuple[Callable[[Record], Rows], Callable[[Record], list[str]], dict[str, object]]
+# Suites of other things than layers: their rows, what these say together, and parts of the words.
+PAGES: dict[str, Page] = {
+    changes.PAGE: (changes.kinds_rows, changes.sum_lines, {}),
+    bursts.SUITE: (
+        bursts.burst_rows,
+        bursts.sum_lines,
+        {"calls": bursts.CALLS, "layer": bursts.LAYER},
+    ),
+    **dict.fromkeys((MODELS, TENSORS), (models.rows_of, models.lines_of, {})),
 }
 
 

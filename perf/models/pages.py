@@ -6,39 +6,11 @@ from statistics import geometric_mean
 from typing import Any, NamedTuple
 
 from perf.model_names import ARRAYS, ENGINES, OURS, TORCH
-from perf.models.catalogue import MODELS, TENSORS
+from perf.models.catalogue import MODELS
 from perf.overviews import mean_lines
 from perf.record import Record
 from perf.tables import disturbed_lines
 from perf.terminal import Rows, table_of
-
-READING = {
-    MODELS: """\
-Models run as their libraries have them, in eager mode, without gradients, one input at a time, in
-float32. Weights are random. [`enable()`](../how-to/torch.md) is in force and undone in turn,
-in one process; rivals are in processes of their own, and read the model before the clock starts.
-
-- **torch ms** and **ours ms** are medians over rounds, without `enable()` and with it. A round
-  has one sample of each, and rounds are shared by three inputs. Calls before each sample pack
-  filters again, which `enable()` drops as it ends.
-- **torch/ours**, and that of each rival, is the median ratio within rounds: above 1, ours is
-  faster.
-- **in convolutions** is the share of torch's time that its convolutions, and in training their
-  gradients, take inside the model. By Amdahl's law, our times of the same convolutions there allow
-  the **limit**; **of limit** is torch/ours over it. `explain` times them alone, where what they
-  read is cached: both are faster there, and their share is smaller.
-- **torch.compile** is Inductor with its defaults, **onnxruntime** reads what `torch.onnx` exports,
-  and **openvino** reads the module. All compute in float32. None has `enable()` in force.
-- Training is a step of SGD on eight images: forward, backward, update.""",
-    TENSORS: """\
-The layers of [suite small](small.md), as `torch.nn.functional.conv2d` of tensors, whose filter is a
-parameter. [`enable()`](../how-to/torch.md) is in force and undone in turn, in one process.
-
-- **torch us** and **ours us** are medians over rounds, without `enable()` and with it, and
-  **arrays us** is our `conv2d` of the same numbers as arrays of numpy.
-- **torch/ours** is the median ratio within rounds: above 1, ours is faster.
-- **ours/arrays** is what the way through torch's dispatcher adds.""",
-}
 
 
 class Limit(NamedTuple):
