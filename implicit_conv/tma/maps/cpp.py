@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import resources
 from typing import Any
 
 from implicit_conv.tma.maps.encoding import PARAMETERS, WORD_TYPES
@@ -20,70 +21,6 @@ UNSWIZZLED = {  # what a swizzle does with the offset `at` of a byte in an align
     for name, swizzle in SWIZZLES.items()
     if not swizzle.flip
 }
-SOURCE = """\
-// nvcc -std=c++17 -arch={arch} FILE.cu -lcuda; CUDA {cuda} or later
-#ifndef __CUDACC_RTC__
-#include <cuda.h>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-
-// The tensor map of {shape} {element}, whose first element is at x in global memory.
-CUtensorMap encode(void* x) {{
-    CUtensorMap map;  // 128 bytes, aligned to 64 by its type
-{arrays}
-    CUresult status = {function}(
-        &map,
-{arguments});
-    if (status != CUDA_SUCCESS) {{
-        std::fprintf(stderr, "{function} failed: %d\\n", int(status));
-        std::exit(1);
-    }}
-    return map;
-}}
-#else  // NVRTC compiles the kernel alone, without headers
-using uint32_t = unsigned;
-using uint64_t = unsigned long long;
-struct alignas(64) CUtensorMap {{ uint64_t opaque[16]; }};
-#endif
-
-#ifdef __CUDACC__
-constexpr uint32_t ROWS = {rows}, ROW_BYTES = {row_bytes}, PITCH = {pitch};
-constexpr uint32_t TILE_BYTES = {tile_bytes};  // with what lies between rows
-
-// One copy, read by all threads; rows of the copy lie in `out` one after the other, as in Python
-// tma.load(map, x, ({axes})). Launch it as
-//   load_rows<<<1, 128>>>(encode(x), out, {call});
-extern "C" __global__ void load_rows(
-    const __grid_constant__ CUtensorMap map, uint4* out, {names}) {{
-    __shared__ alignas({alignment}) unsigned char tile[TILE_BYTES];
-    __shared__ alignas(8) uint64_t barrier;
-    uint32_t tile_at = uint32_t(__cvta_generic_to_shared(tile));
-    uint32_t barrier_at = uint32_t(__cvta_generic_to_shared(&barrier));
-    if (threadIdx.x == 0) {{
-        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier_at) : "memory");
-        // The copy, of the async proxy, must see the initialised barrier.
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-        // All bytes of the box count, also those that lie outside of the tensor and become fills.
-        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-                     ::"r"(barrier_at), "r"(ROWS * ROW_BYTES) : "memory");
-        asm volatile(
-            "{copy}"
-            ::"r"(tile_at), "l"(&map), "r"(barrier_at), {operands} : "memory");
-    }}
-    __syncthreads();  // nobody waits for a barrier that is not initialised
-    for (uint32_t done = 0; !done;)  // phase 0; the next copy by this barrier ends phase 1
-        asm volatile("{{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0;"
-                     " selp.u32 %0, 1, 0, p; }}" : "=r"(done) : "r"(barrier_at) : "memory");
-    for (uint32_t i = threadIdx.x; i < ROWS * ROW_BYTES / 16; i += blockDim.x) {{
-        uint32_t at = i / (ROW_BYTES / 16) * PITCH + i % (ROW_BYTES / 16) * 16;
-        out[i] = *reinterpret_cast<const uint4*>(tile + ({unswizzled}));
-    }}
-    // Before a store by a tensor map from this tile: fence.proxy.async.shared::cta in each thread
-    // that wrote it, then __syncthreads(), then one thread copies, commits and waits for its group.
-}}
-#endif
-"""
 
 
 def source(m: Description, arguments: dict[str, Any], start: Start, rows: int) -> str:
@@ -112,7 +49,8 @@ def source(m: Description, arguments: dict[str, Any], start: Start, rows: int) -
     head, _, tail = copy.partition("[map, {")
     numbers = ", ".join(f"%{3 + n}" for n in range(m.rank))
     copy = f"{head}[%1, {{{numbers}}}{tail[tail.index('}') + 1 :]}".replace("[mbar]", "[%2]")
-    return SOURCE.format(
+    template = resources.files("implicit_conv.tma.maps").joinpath("kernel.cu.in")
+    return template.read_text(encoding="utf-8").format(
         arch="sm_100a" if m.wide else "sm_90a",
         cuda="13.0" if m.wide else "12.7",
         shape=m.shape,
