@@ -45,17 +45,6 @@ def multiply(dtype: str, tiles_m: int, tiles_n: int) -> tuple[str, Asm]:
 
 
 @instructions
-def multiply_tf32() -> tuple[str, Asm]:
-    """``mma.sync.aligned.m16n8k8`` of tf32: one tile, acc + a x b.
-
-    PTX ISA 9.7.14, PTX 7.0, sm_80.
-    """
-    acc, a, b = _list(0, 4), _list(8, 4), _list(12, 2)
-    text = f"mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {acc}, {a}, {b}, {acc};"
-    return "acc a b", Asm(text, (("f", 4), ("r", 4), ("r", 2)), (("f", 4),), tied=1, memory=False)
-
-
-@instructions
 def multiply_float(tiles_m: int, tiles_n: int) -> tuple[str, Asm]:
     """``fma.rn.f32`` over the same accumulator, four elements of gemm_k deep.
 

@@ -304,24 +304,13 @@ CHOICES = {
     "vector.load": [(2,), (4,), (8,), (16,)],
     "vector.multiply": [(Strip(2, 3, 2, 1, 2, 4), 8, 16), (Strip(1, 1, 1, 1, 3, 1), 1, 1)],
     "mma.multiply": [("bfloat16", 2, 4), ("float16", 1, 2)],
-    "mma.multiply_tf32": [()],
     "mma.multiply_float": [(1, 2)],
     "mma.wgmma": [
         *((d, n, 4, False) for d in ("bfloat16", "float16") for n in (64, 256)),
         *(("bfloat16", n, 2, True) for n in (64, 128, 256)),
     ],
     "warp.set_registers": [("dec", 40), ("inc", 232)],
-    "tma.load_im2col": [
-        ("im2col",),
-        ("im2col::w",),
-        ("im2col::w::128",),
-        ("im2col", True),
-        ("im2col", True, True),
-        ("im2col", True, False, 1),
-        ("im2col::w", True),
-        ("im2col::w", True, True, 2),
-        ("im2col::w::128", True, False, 1),
-    ],
+    "tma.load_im2col": [("im2col",), ("im2col::w",), ("im2col::w::128",)],
 }
 
 
