@@ -28,6 +28,7 @@ from perf.engines import ANY_RANK, rival
 from perf.onnx import onnxruntime_operator
 from perf.operators import inputs_of, is_conv2d, torch_operator
 from perf.record import ROOT
+from perf.shapes import case_of
 from perf.side import serve
 from perf.workers import Process
 
@@ -139,15 +140,6 @@ def function_of(
     else:
         raise ValueError(f"{name} is compared for fprop with two spatial axes only")
     return function, result_of(case, name, function())
-
-
-def case_of(fields: dict[str, Any]) -> Case:
-    """A case from JSON, where tuples are lists."""
-
-    def tuples(value: Any) -> Any:
-        return tuple(map(tuples, value)) if isinstance(value, list) else value
-
-    return Case(**{name: tuples(value) for name, value in fields.items()})
 
 
 def settle() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from implicit_conv.problem.options import LAYOUTS_OF, WEIGHT_LAYOUTS_OF
 from implicit_conv.testing import Case
@@ -71,6 +72,15 @@ def rise(
     out = tuple((n - 1) * stride - 2 * pad + taps + added for n in size)
     _, case = layer(k, c, out, taps, stride, pad)
     return f"{times(case.kernel)}/{stride} {c}-{k} @{times(size)}", case
+
+
+def case_of(fields: dict[str, Any]) -> Case:
+    """A case from JSON, where tuples are lists."""
+
+    def tuples(value: Any) -> Any:
+        return tuple(map(tuples, value)) if isinstance(value, list) else value
+
+    return Case(**{name: tuples(value) for name, value in fields.items()})
 
 
 def output_padding(case: Case) -> list[int]:

@@ -29,9 +29,9 @@ from perf import cuda
 from perf.bringup.gpu import Gpu
 from perf.bringup.kit import Kit, Launch
 from perf.bringup.processes import run_module
-from perf.bringup.recipes import as_case
 from perf.bringup.steps import TOOLS, NotRunError, WrongError, bound, check, watched
 from perf.networks import all_resnet50
+from perf.shapes import case_of
 
 OURS, BEFORE, RIVAL = "ours", "before", "cuDNN"
 STEPS = {OURS: "rates", BEFORE: "before"}  # of a kit, with the layers of each
@@ -246,13 +246,13 @@ def layers(kit: Kit) -> dict[str, dict[str, Launch]]:
 
 def _group(launch: Launch) -> str:
     """The dtype and the number of images of a layer."""
-    case = as_case(launch.recipe["case"])
+    case = case_of(launch.recipe["case"])
     return f"{case.dtype} n{case.N}"
 
 
 def _row(report: Report, card: Card, layer: str, launches: dict[str, Launch]) -> dict[str, Any]:
     one = next(iter(launches.values()))
-    case = as_case(one.recipe["case"])
+    case = case_of(one.recipe["case"])
     arrays = card.arrays(case)
     calls = {}
     for who, launch in launches.items():

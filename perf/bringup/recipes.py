@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from implicit_conv.testing import Case, to_nchw
 from implicit_conv.testing.gpu.problems import loaded, stored
 from perf.bringup.kit import Kit, Launch
+from perf.shapes import case_of
 
 Array = NDArray[Any]
 
@@ -38,7 +39,7 @@ class Problem(NamedTuple):
     def read(cls, recipe: dict[str, Any]) -> Problem:
         """The problem that `recipe` wrote."""
         fields = {name: recipe[name] for name in cls._fields}
-        return cls(**{**fields, "case": as_case(recipe["case"])})
+        return cls(**{**fields, "case": case_of(recipe["case"])})
 
     def values(self) -> dict[str, Array]:
         """x, w, bias and residual as float32, in N, C, H, W order."""
@@ -78,18 +79,6 @@ class Problem(NamedTuple):
         y = np.ascontiguousarray(self.result(values).transpose(order))
         given = {name: stored(array, self.dtype) for name, array in arrays.items()}
         return Data(given, stored(y, self.dtype).reshape(-1).view(np.uint8))
-
-
-def _tuples(value: Any) -> Any:
-    """JSON's lists as tuples."""
-    if isinstance(value, list):
-        return tuple(_tuples(entry) for entry in value)
-    return {k: _tuples(v) for k, v in value.items()} if isinstance(value, dict) else value
-
-
-def as_case(fields: dict[str, Any]) -> Case:
-    """The case whose fields JSON has held."""
-    return Case(**_tuples(fields))
 
 
 def data_of(kit: Kit, launch: Launch) -> Data:

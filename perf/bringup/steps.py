@@ -25,7 +25,8 @@ from implicit_conv.testing.gpu.problems import loaded
 from perf.bringup import diagnose
 from perf.bringup.kit import Kit, Launch
 from perf.bringup.processes import run_module
-from perf.bringup.recipes import Problem, as_case, data_of
+from perf.bringup.recipes import Problem, data_of
+from perf.shapes import case_of
 
 Array = NDArray[Any]
 POINTERS = ("x", "w", "bias", "residual", "y")  # the first fields of a Call
@@ -202,7 +203,7 @@ def _rate(kit: Kit, launch: Launch, device: Any) -> list[str]:
     run = prepare(kit, launch, device)
     device.run(launch, run.blob)
     recipe = launch.recipe
-    case, dtype = as_case(recipe["case"]), recipe["dtype"]
+    case, dtype = case_of(recipe["case"]), recipe["dtype"]
     y = device.get(run.places["y"], launch.arrays["y"]["bytes"])
     _check_samples(case, dtype, run.arrays, y.view(np.uint16))
     if not device.timed:

@@ -21,7 +21,6 @@ from perf.models.inside import convolutions
 from perf.models.weights import initialise
 
 ROUNDS = 7  # in which convolutions are timed inside the model
-ROUNDS = 7  # in which convolutions are timed inside the model
 RATE, MOMENTUM = 0.01, 0.9  # of SGD
 
 Function = Callable[[], Any]

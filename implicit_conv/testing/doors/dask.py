@@ -25,7 +25,7 @@ from implicit_conv.testing.doors.data import (
     made,
     outcome,
 )
-from implicit_conv.testing.doors.turns import ONCE, Turn, Turns, draw_turns, forget
+from implicit_conv.testing.doors.turns import ONCE, Repeated, Turn, Turns, draw_turns, forget
 from implicit_conv.testing.families import Dice
 from implicit_conv.testing.ways import COMPILED, Watch, watched
 
@@ -58,7 +58,7 @@ class File:
 
 
 @dataclass(frozen=True)
-class Call:
+class Call(Repeated):
     """A call of a function by keywords.
 
     Attributes
@@ -85,11 +85,6 @@ class Call:
     arguments: dict[str, Any]
     mask: str = "none"
     turns: Turns = ONCE
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """The kinds of calls that it makes."""
-        return self.turns.kinds
 
     def check(self) -> tuple[str, ...]:
         """Compare the result with that of the whole array; see `doors.fuzz.Program`.

@@ -18,6 +18,7 @@ from implicit_conv.testing import Case
 from implicit_conv.testing.doors.data import Data, check_bits, check_close, made, outcome
 from implicit_conv.testing.doors.turns import (
     ONCE,
+    Repeated,
     Turn,
     Turns,
     called,
@@ -41,7 +42,7 @@ UNITS = {"strict": 16, "": 64, "standard": 64, "fast": 400}
 
 
 @dataclass(frozen=True)
-class Call:
+class Call(Repeated):
     """One of FUNCTIONS of a convolution of x and w with these options, along dx and dw.
 
     It is called by `enable` of this precision, or else by `implicit_conv.jax`. `jax.vmap` maps
@@ -56,11 +57,6 @@ class Call:
     axes: tuple[int | None, ...]
     outside: bool
     turns: Turns = ONCE
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """The kinds of calls that it makes."""
-        return self.turns.kinds
 
     def check(self) -> tuple[str, ...]:
         """Compare what calls come to, and return their ways; see `doors.fuzz.Program`."""

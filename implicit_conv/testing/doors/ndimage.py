@@ -14,7 +14,15 @@ import numpy as np
 import implicit_conv
 from implicit_conv.testing import Array
 from implicit_conv.testing.doors.data import Data, Outcome, check_bits, check_close, made, outcome
-from implicit_conv.testing.doors.turns import KINDS_OF_TURNS, ONCE, Turn, Turns, draw_turns, forget
+from implicit_conv.testing.doors.turns import (
+    KINDS_OF_TURNS,
+    ONCE,
+    Repeated,
+    Turn,
+    Turns,
+    draw_turns,
+    forget,
+)
 from implicit_conv.testing.families import Dice
 from implicit_conv.testing.storage import STORAGES
 from implicit_conv.testing.ways import FIRST, KEPT, Watch, noted
@@ -54,7 +62,7 @@ SIZES = {0: 0, 1: 200, 2: 40, 3: 16, 4: 8}  # of an axis at most, by the rank
 
 
 @dataclass(frozen=True)
-class Call:
+class Call(Repeated):
     """A call of a filter.
 
     Attributes
@@ -84,11 +92,6 @@ class Call:
     tile: int = 0
     precision: str = "strict"
     turns: Turns = ONCE
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """The kinds of calls that it makes."""
-        return self.turns.kinds
 
     def check(self) -> tuple[str, ...]:
         """Compare the results with scipy's; see `doors.fuzz.Program`.

@@ -17,6 +17,7 @@ from implicit_conv.testing.doors.data import Data, check_bits, check_close, made
 from implicit_conv.testing.doors.turns import (
     KINDS_OF_TURNS,
     ONCE,
+    Repeated,
     Turn,
     Turns,
     called,
@@ -44,17 +45,12 @@ TAPS = (400, 2200)  # of filters that scipy sums directly, where an FFT takes le
 
 
 @dataclass(frozen=True)
-class Call:
+class Call(Repeated):
     """A call of a function of scipy.signal by keywords; those of arrays are `Data`."""
 
     function: str
     arguments: dict[str, Any]
     turns: Turns = ONCE
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """The kinds of calls that it makes."""
-        return self.turns.kinds
 
     def check(self) -> tuple[str, ...]:
         """Compare the results with scipy's; see `doors.fuzz.Program`.

@@ -117,6 +117,17 @@ class Turns:
 ONCE = Turns()
 
 
+class Repeated:
+    """A program whose calls come again as its `turns` say."""
+
+    turns: Turns
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of calls that it makes."""
+        return self.turns.kinds
+
+
 def forget(arguments: Mapping[str, Any]) -> None:
     """Write to arrays that no call may read any more."""
     for array in arguments.values():
