@@ -1,4 +1,6 @@
-"""What a process times of a network: its functions, the reference, and its convolutions."""
+"""What a process times of a network: its functions, the reference, and its convolutions inside the
+model, where what they read is not cached as it is alone.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +13,76 @@ from statistics import median
 from typing import Any
 
 import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import implicit_conv
 import implicit_conv.torch
 from implicit_conv.torch.override import suspended
 from perf.model_names import ARRAYS, CONTROL, OURS, TORCH
 from perf.models.catalogue import CLASSES, Network
-from perf.models.inside import convolutions
-from perf.models.weights import initialise
 
 ROUNDS = 7  # in which convolutions are timed inside the model
 RATE, MOMENTUM = 0.01, 0.9  # of SGD
 
 Function = Callable[[], Any]
+
+# Operator: the place of its x, before its filter, among its arguments.
+OPERATORS = {"convolution": 0, "convolution_backward": 1}
+
+CONVOLUTIONS = tuple(
+    getattr(nn, f"Conv{kind}{rank}d") for kind in ("", "Transpose") for rank in (1, 2, 3)
+)
+NORMS = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d
+
+
+def initialise(model: Any, x: Any) -> None:
+    """Draw the filters of a module as He et al., "Delving Deep into Rectifiers" (2015), and have
+    its batch normalization scale by 1, and know the statistics of what x leads to. With the weights
+    that libraries begin with, EfficientNet's activations shrink to subnormals, which are slow.
+    """
+    norms = []
+    for module in model.modules():
+        if isinstance(module, CONVOLUTIONS):
+            # Filters that are computed from other parameters are left as they are.
+            if "weight" in module._parameters:
+                nn.init.kaiming_normal_(module.weight)
+        elif isinstance(module, NORMS):
+            module.reset_parameters()
+            norms.append((module, module.momentum))
+    model.eval()
+    for norm, _ in norms:
+        norm.momentum, norm.training = 1.0, True
+    with torch.no_grad():
+        model(x)
+    for norm, momentum in norms:
+        norm.momentum, norm.training = momentum, False
+
+
+def _watch(watch: Any, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    """Run an operator of torch; note how long it took if it is of `OPERATORS`."""
+    name = function.overloadpacket.__name__
+    start = time.perf_counter()
+    y = function(*args, **(kwargs or {}))
+    seconds = time.perf_counter() - start
+    if name in OPERATORS:
+        x, w = args[OPERATORS[name] :][:2]
+        watch.seen.append(({"operator": name, "x": [*x.shape], "w": [*w.shape]}, seconds))
+    return y
+
+
+Watch: Any = type("Watch", (TorchDispatchMode,), {"__torch_dispatch__": _watch})
+
+
+def convolutions(function: Callable[[], Any]) -> list[tuple[dict[str, Any], float]]:
+    """The convolutions and their gradients that a call of a function computes, in order: each with
+    its shapes, and the seconds that it took.
+    """
+    watch = Watch()
+    watch.seen = []
+    with watch:
+        function()
+    return list(watch.seen)
 
 
 class Workload:

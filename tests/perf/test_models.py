@@ -68,7 +68,7 @@ def test_initialise_has_normalization_see_its_input():
     """In eval mode, the first input leads to what training mode makes of it, and the filters to
     numbers as large as the input's.
     """
-    from perf.models.weights import initialise
+    from perf.models.workload import initialise
 
     torch.manual_seed(0)
     model, x = tiny(), torch.randn(4, 3, 20, 20)

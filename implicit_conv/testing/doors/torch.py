@@ -28,7 +28,6 @@ import numpy as np
 from implicit_conv.operators.programs import differing
 from implicit_conv.testing import Array
 from implicit_conv.testing.doors.data import DifferenceError, check_close, placed
-from implicit_conv.testing.doors.operator import by_operator
 from implicit_conv.testing.doors.turns import Turns
 from implicit_conv.testing.families import Dice
 from implicit_conv.testing.trial import SIDES
@@ -55,6 +54,20 @@ WAYS = (FIRST, PROGRAM, PACKED, FUSED, *FRONT)
 PARAMETERS, REPEATS, KEPT = 2, 12, 64 << 20
 Result = tuple[Array, float]  # and how far it may be from an exact one
 CHILD_SECONDS = 20  # after which a forked child hangs
+
+
+def by_operator(x: Any, w: Any, bias: Any = None, *, transposed: bool, **options: int) -> Any:
+    """What ``torch.nn.functional`` computes of tensors and options that are the same for all
+    axes.
+    """
+    from implicit_conv.torch.op import convolution
+
+    rank = x.dim() - 2
+    stride, padding, dilation = (
+        [options[name]] * rank for name in ("stride", "padding", "dilation")
+    )
+    sizes = stride, padding, dilation, transposed, [0] * rank
+    return convolution(x, w, bias, *sizes, options["groups"])
 
 
 @dataclass(frozen=True)
