@@ -305,8 +305,15 @@ def with_own_strides(array: Array) -> Array:
 
 def ordered(array: Array, axes: tuple[int, ...]) -> Array:
     """A view of `array` whose axes are those at these positions; one at -1 has extent 1."""
-    view = array.transpose([axis for axis in axes if axis >= 0])
-    return view[tuple(None if axis < 0 else slice(None) for axis in axes)]
+    order, index = _taken(axes)
+    return array.transpose(order)[index]
+
+
+@functools.cache
+def _taken(axes: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[slice | None, ...]]:
+    """The axes that there are, and the index that adds the others."""
+    index = (None if axis < 0 else slice(None) for axis in axes)
+    return tuple(axis for axis in axes if axis >= 0), tuple(index)
 
 
 def check_vector(name: str, value: object, count: int, dtype: str) -> Array:

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from operator import attrgetter
+from dataclasses import dataclass
 from typing import Any
 
 from implicit_conv.errors import DTypeError, ShapeError
@@ -145,23 +144,25 @@ class Problem:
         """The problem with an x of another shape; None if it has other axes or channels, or an
         extent is no plain int.
         """
-        if len(x_shape) != len(self.array_layout):
+        letters = self.array_layout
+        if len(x_shape) != len(letters):
             return None
-        extents = dict(zip(self.array_layout, x_shape, strict=True))
-        if extents["C"] != self.C or {*map(type, x_shape)} != {int}:
+        extents = dict(zip(letters, x_shape, strict=True))
+        if extents["C"] != self.C or {*map(type, x_shape)} != {int} or min(x_shape) < 0:
             return None
-        size = tuple(extents[axis] for axis in SPACE[len(self.size)])
-        if min(x_shape) < 0:
-            return None
+        size = tuple(map(extents.__getitem__, SPACE[len(self.size)]))
         return self.changed(N=extents.get("N", 1), size=size)
 
     def changed(self, **fields: Any) -> Problem:
         """The problem with other values of some fields; `dataclasses.replace` takes five times as
-        long.
+        long. One of another size shares what depends on no size.
         """
         other = object.__new__(Problem)
-        vars(other).update(zip(FIELDS, VALUES(self), strict=True))
-        vars(other).update(fields)
+        values = vars(other)
+        values.update(vars(self))
+        for name in OF_SIZE if SIZES.issuperset(fields) else CACHED:
+            values.pop(name, None)
+        values.update(fields)
         return other
 
     @classmethod
@@ -299,7 +300,7 @@ class Problem:
             ]
         )
 
-    @property
+    @cached_property
     def array_layout(self) -> str:
         """The letters of the axes of x and y: `layout`, without N where there is no batch axis."""
         return self.layout if self.batched else self.layout.replace("N", "")
@@ -325,15 +326,15 @@ class Problem:
         return self._shape(self.K, self.output)
 
     def _shape(self, channels: int, pixels: Axes) -> tuple[int, ...]:
-        extents = {"N": self.N, "C": channels, **dict(zip(SPACE[self.rank], pixels, strict=True))}
-        return tuple(extents[letter] for letter in self.array_layout)
+        extents = dict(zip(SPACE[len(pixels)], pixels, strict=True), N=self.N, C=channels)
+        return tuple(map(extents.__getitem__, self.array_layout))
 
     @cached_property
     def weight_shape(self) -> tuple[int, ...]:
         """Shape of w in `weight_layout`."""
-        extents = {"K": self.K, "C": self.C // self.groups}
-        extents |= dict(zip(TAPS[self.rank], self.kernel, strict=True))
-        return tuple(extents[letter] for letter in self.weight_layout)
+        taps = zip(TAPS[self.rank], self.kernel, strict=True)
+        extents = dict(taps, K=self.K, C=self.C // self.groups)
+        return tuple(map(extents.__getitem__, self.weight_layout))
 
     @property
     def itemsize(self) -> int:
@@ -418,8 +419,9 @@ class Problem:
         return f"{text}; {dtypes}"
 
 
-FIELDS = tuple(field.name for field in fields(Problem))
-VALUES = attrgetter(*FIELDS)
+SIZES = {"N", "size", "pad_lo", "pad_hi"}  # fields that may differ between sizes
+OF_SIZE = ("output", "input_shape", "output_shape", "flops", "bytes")  # what is cached of them
+CACHED = (*OF_SIZE, "array_layout", "axes", "filter_axes", "weight_shape", "sum_dtype")
 # Maps all that `Problem.parse` was given, but the sizes of x, to the problem.
 _KNOWN: Recent[Problem] = Recent(512)
 

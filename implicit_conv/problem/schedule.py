@@ -219,10 +219,14 @@ def geometry(
 
     The problem has two or three spatial axes.
     """
-    (d, h, w), (t, r, s), (z, p, q) = map(_three, (problem.size, problem.kernel, problem.output))
-    stride_d, stride_h, stride_w = _three(problem.stride)
-    dilation_d, dilation_h, dilation_w = _three(problem.dilation)
-    pad_d, pad_h, pad_w = _three(problem.pad_lo, 0)
+    missing = 3 - problem.rank  # of two axes, that of depth
+    one, zero = (1,) * missing, (0,) * missing
+    d, h, w = *one, *problem.size
+    t, r, s = *one, *problem.kernel
+    z, p, q = *one, *problem.output
+    stride_d, stride_h, stride_w = *one, *problem.stride
+    dilation_d, dilation_h, dilation_w = *one, *problem.dilation
+    pad_d, pad_h, pad_w = *zero, *problem.pad_lo
     step = step_w or stride_w
     tile_p, tile_q = min(tile[1], p), min(tile[2], q)
     # Phases are counted for the whole row.
@@ -267,11 +271,6 @@ def geometry(
         w_offset_max=offset_max,
         padding_mode=PADDING_MODES.index(problem.padding_mode),
     )
-
-
-def _three(values: tuple[int, ...], default: int = 1) -> tuple[int, ...]:
-    """The values of D, H and W, of which the first may be missing."""
-    return (default,) * (3 - len(values)) + values
 
 
 def window_copies(

@@ -99,7 +99,6 @@ PREPARED: Recent[bool] = Recent(1024)  # kinds of calls whose kernels are loaded
 CALLS_KEPT = 512  # prepared calls of `conv2d` at most, and those of each plan by their strides
 
 PLANS = Store(512)  # maps (shapes, dtype, options, settings) to plans, for every engine
-OPERATORS = Store(512)  # maps (candidate, formats) to compiled kernels with their tables
 # Fast path of `conv2d`: maps (shapes, strides, dtypes, options, settings) to prepared calls.
 CALLS: dict[object, Any] = {}
 _older: list[dict[object, Any]] = [{}]  # what CALLS held before it was full
@@ -146,7 +145,6 @@ def clear() -> None:
     CALLS.clear()
     _older[0] = {}
     PLANS.clear()
-    OPERATORS.clear()
     SIZED.clear()
     KINDS.clear()
     ENGINES.clear()

@@ -30,7 +30,7 @@ from implicit_conv.kernels.cpu.runtime.program import (
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import Load, tiles_trace
-from implicit_conv.process.cache import OPERATORS, SIZED
+from implicit_conv.process.cache import SIZED
 from implicit_conv.process.preparation import COMPILING, first, may_load
 
 if TYPE_CHECKING:
@@ -61,7 +61,8 @@ class KernelMethod(Method):
 
     def end(self, c: Candidate) -> tuple[int, int]:
         """The true (P, Q) of the view; its geometry may be rounded up."""
-        return c.geometry.P, c.geometry.Q
+        g = c.geometry
+        return g.P, g.Q
 
     def workspace_bytes(self, c: Candidate) -> int:
         """Bytes of scratch memory of all threads, without the packed filter."""
@@ -156,7 +157,17 @@ def operator(c: Candidate, formats: Formats) -> Operator:
     """
     if may_load():  # else what this thread takes was loaded before
         check_enabled(formats.compiler)
-    return _compiled_operator(c, formats)
+    assert isinstance(c.method, KernelMethod)
+    key = _key(c, formats)
+    like: Operator | None = SIZED.get(key)
+    if like is not None:
+        return like.resized(c.layout, like.build._replace(end=c.method.end(c)))
+    first(f"operators of {type(c.method).__name__}")
+    # A fork must wait for the imports of a thread that holds no other lock.
+    with COMPILING if may_load() else contextlib.nullcontext():
+        like = _new_operator(c, formats)
+    SIZED.keep(key, like)
+    return like
 
 
 # What geometries that differ in sizes alone have in common.
@@ -170,22 +181,6 @@ FIXED = itemgetter(
         )
     )
 )
-
-
-@OPERATORS
-def _compiled_operator(c: Candidate, formats: Formats) -> Operator:
-    first(f"operators of {type(c.method).__name__}")
-    assert isinstance(c.method, KernelMethod)
-    key = _key(c, formats)
-    like = SIZED.get(key)
-    if like is None:
-        # A fork must wait for the imports of a thread that holds no other lock.
-        with COMPILING if may_load() else contextlib.nullcontext():
-            like = _new_operator(c, formats)
-        SIZED.keep(key, like)
-        return like
-    sized: Operator = like.resized(c.layout, like.build._replace(end=c.method.end(c)))
-    return sized
 
 
 ALL_PARTS = 8  # about as many as an operator has that no size has made

@@ -7,7 +7,8 @@ see `machine.costs`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from implicit_conv.cpu.machine.arch import CpuArch
@@ -108,11 +109,12 @@ def like(problem: Problem, near: Geometry) -> tuple[int, int, int]:
     return planes, rows, columns
 
 
-def at_least(choices: Iterable[int], extent: int) -> tuple[int]:
+def at_least(choices: Sequence[int], extent: int) -> tuple[int]:
     """The smallest of `choices`, in rising order, from which a tile of `extent` may come; `extent`
     itself if it comes from none.
     """
-    return (next((most for most in choices if most >= extent), extent),)
+    place = bisect_left(choices, extent)
+    return (choices[place] if place < len(choices) else extent,)
 
 
 def long_tiles(problem: Problem) -> list[tuple[int, int, int]]:
@@ -143,7 +145,8 @@ def met_planes(g: Geometry) -> float:
 
 def balanced(extent: int, limit: int) -> int:
     """The smallest tile that covers `extent` in as few pieces as tiles of `limit` do."""
-    return int(schedule.ceil_div(extent, schedule.ceil_div(extent, max(1, limit))))
+    pieces = -(-extent // max(1, limit))
+    return -(-extent // pieces)
 
 
 def rounded_up(extent: int, m: int) -> int:

@@ -59,7 +59,7 @@ class InputGradientEngine(CpuEngine):
         """The shape of dx."""
         return self.problem.input_shape
 
-    @property
+    @cached_property
     def y_dtype(self) -> str:
         """The dtype that kernels store: that of the sums, if strips of padding are added."""
         return self.problem.sum_dtype if self.problem.repeats else super().y_dtype

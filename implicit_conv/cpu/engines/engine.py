@@ -31,6 +31,7 @@ from implicit_conv.problem.options import (
 )
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import Load
+from implicit_conv.process.cache import cached_property
 from implicit_conv.process.preparation import imports, prepare
 
 Shape = tuple[int, ...]
@@ -143,7 +144,7 @@ class CpuEngine(Executor):
         """The problem itself."""
         return self.problem
 
-    @property
+    @cached_property
     def formats(self) -> Formats:
         """The properties of compiled kernels that are not part of a candidate."""
         return Formats(self.y_dtype, self.request.flushes, compiler=self.request.compiler)
@@ -227,6 +228,12 @@ class CpuEngine(Executor):
     def vectors_of_steps(self) -> Callable[[Any, Any], tuple[Any, Any]] | None:
         """What makes a bias and a scale of steps of those of a call; None if they are the same."""
         return real_vectors if self.problem.is_complex else None
+
+    def sized(self, problem: Problem, choice: Choice) -> CpuEngine:
+        """The engine of another size, which stores the same dtypes."""
+        other = type(self)(problem, choice, self.activation, self.out_dtype)
+        vars(other).update(formats=self.formats, y_dtype=self.y_dtype)
+        return other
 
     def of_shape(self, x_shape: Shape, shape: Shape | None) -> Problem | None:
         """The problem of an x of another shape, or None if it needs a plan of its own; `shape` is

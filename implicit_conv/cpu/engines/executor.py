@@ -203,7 +203,7 @@ class Executor(ABC):
         check_array(self.names[0], first, self.x_shape, self.problem.dtype)
         return first, self.filters(w)
 
-    @property
+    @cached_property
     def y_dtype(self) -> str:
         """The dtype that kernels store: `out_dtype`, or that of the sums if numpy converts them."""
         if self.problem.is_integer:

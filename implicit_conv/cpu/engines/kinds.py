@@ -56,12 +56,13 @@ class SizeClass:
         problem = engine.of_shape(x_shape, shape)
         if problem is None:
             return None
-        near = planner.words(engine.problem)
-        choice = derived(near, engine.formats, engine.choice, problem, take)
-        if choice is None:
-            return None
-        sized: CpuEngine = type(engine)(problem, choice, engine.activation, engine.out_dtype)
-        return sized
+        choice = derived(self.near, engine.formats, engine.choice, problem, take)
+        return None if choice is None else engine.sized(problem, choice)
+
+    @cached_property
+    def near(self) -> str:
+        """The size of the engine, in words."""
+        return planner.words(self.engine.problem)
 
     @cached_property
     def has_spares(self) -> bool:

@@ -38,7 +38,7 @@ class ScratchLayout(NamedTuple):
     @property
     def total(self) -> int:
         """Bytes of one thread's scratch memory."""
-        return sum(-(-size // LINE) for size in self) * LINE
+        return self.starts()[-1]
 
     def starts(self) -> list[int]:
         """The byte offset of each part, in their order, and that of their end."""

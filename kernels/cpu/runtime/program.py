@@ -88,7 +88,7 @@ class _At:
 
 def placed(place: int, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...]) -> Array:
     """An array that begins where a place does. Its elements must be neither read nor written."""
-    return array_at(begin_of(place), shape, dtype, strides)
+    return array_at(place << PLACE_BITS, shape, dtype, strides)
 
 
 def address_of(array: Array) -> int:
