@@ -157,7 +157,8 @@ def as_array(name: str, value: object) -> Array:
         `value` is in the memory of a GPU or another device, or records gradients.
     """
     array = np.asarray(value if isinstance(value, np.ndarray) else _from_foreign(name, value))
-    check_unmasked(name, value)
+    if array is not value:
+        check_unmasked(name, value)
     check_numbers(name, array, type(value).__name__)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))

@@ -188,9 +188,10 @@ def exact_key(values: tuple[Any, ...]) -> bytes | None:
 
 def is_exact(values: object) -> bool:
     """Whether `values` are nested lists and tuples of plain ints and strings."""
-    if type(values) in (list, tuple):
-        return all(map(is_exact, values))  # type: ignore[call-overload]
-    return type(values) in (int, str)
+    if type(values) not in (list, tuple):
+        return type(values) in (int, str)
+    others = (each for each in values if type(each) not in (int, str))
+    return all(map(is_exact, others))
 
 
 def hashable(name: str, value: object) -> Any:

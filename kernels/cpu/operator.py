@@ -63,7 +63,6 @@ class Build(NamedTuple):
     form: Format
     fma: bool  # whether the CPU has fused multiply-adds
     channels: int  # channels of x in all groups; a Geometry may count words of several channels
-    end: tuple[int, int]  # the true (P, Q); a Geometry may be rounded up
     flushes: bool = False  # whether subnormals are treated as zero
     recording: bool = False  # whether a debug build records its loads
     compiler: str = TRANSLATOR  # of COMPILERS
@@ -102,30 +101,31 @@ class Operator(ABC):
     stages_planes: bool = False  # whether a staging tile holds the pixels of one filter
 
     def __init__(self, layout: Layout, lanes: int, build: Build) -> None:
-        self.lanes, self.form, self.fma = lanes, build.form, build.fma
+        self.lanes, self.build, self.form, self.fma = lanes, build, build.form, build.fma
         self.itemsize = layout.itemsize
         self.zeros = aligned_bytes(layout.g.tile_k * self.itemsize)
         self.zeros[:] = 0
         self._converts = self.form.rounded != self.form.y  # sums, before they are stored
+        self.packed_bytes, self._panels = layout.packed_bytes, Panels(group=layout.group_bytes)
         self._new_table()
         self._kind: Any = None
-        self._size(layout, build)
+        self._size(layout)
 
-    def resized(self, layout: Layout, build: Build) -> Self:
-        """The operator of a layout, and of a build, that differ from these in sizes alone."""
+    def resized(self, layout: Layout) -> Self:
+        """The operator of a layout that differs from this one in sizes alone."""
         other = object.__new__(type(self))
         vars(other).update(vars(self))
-        other._size(layout, build)
+        other._size(layout)
         return other
 
-    def missing_parts(self, layout: Layout, build: Build) -> int:
+    def missing_parts(self, layout: Layout) -> int:
         """The number of parts of `resized` that are not loaded."""
         parts: dict[int, Code] = {}
         other = object.__new__(type(self))
         vars(other).update(vars(self), _filled=self._filled.copy(), _fill=parts.update)
-        other._size(layout, build)
+        other._size(layout)
         packs = type(self)._packer is not Operator._packer and not layout.packs_in_loop
-        packer_missing = packs and not other._packer().is_loaded(build.compiler)
+        packer_missing = packs and not other._packer().is_loaded(self.build.compiler)
         return packer_missing + sum(other.table[slot] == 0 for slot in parts)
 
     def _new_table(self) -> None:
@@ -135,16 +135,19 @@ class Operator(ABC):
         self._packings: dict[Any, Launch] = {}  # launches that pack filters, by strides and threads
         self._fixed = {
             "kernels": self.table.ctypes.data,
+            "panels": self._panels,
             "itemsize": self.itemsize,
             "scale": Scale(bytes=max(4, SIZES[self.form.finished])),
             "lanes": self.lanes,
             "zeros": self.zeros.ctypes.data,
             "winograd": self.winograd,
+            "channels": self.build.channels,
+            "flushes": self.build.flushes,
         }
 
-    def _size(self, layout: Layout, build: Build) -> None:
+    def _size(self, layout: Layout) -> None:
         """Set all that depends on sizes."""
-        self.layout, self.g, self.build = layout, layout.g, build
+        self.layout, self.g = layout, layout.g
         kind, extents = self._part_kind(), self._extents()
         if kind != self._kind:
             if self._kind is not None:
@@ -155,14 +158,12 @@ class Operator(ABC):
             self._filled.add(extents)
         chunks = schedule.ceil_div(schedule.panel_count(self.g), layout.chunk)
         self.items = self.g.groups * schedule.tile_count(self.g) * chunks
+        p_end, q_end = layout.end
         self.constant: dict[str, Any] = {
             **self._fixed,
             "chain": layout.chain,
-            "panels": Panels(group=layout.group_bytes),
-            "channels": build.channels,
-            "p_end": build.end[0],
-            "q_end": build.end[1],
-            "flushes": build.flushes,
+            "p_end": p_end,
+            "q_end": q_end,
         }
 
     def _part_kind(self) -> Any:
@@ -197,7 +198,7 @@ class Operator(ABC):
 
     def pack(self, w: Any, threads: int) -> Any:
         """The packed panels of `w`: an aligned byte array."""
-        packed = aligned_bytes(self.layout.packed_bytes)
+        packed = aligned_bytes(self.packed_bytes)
         packed[:] = 0  # gaps between panels are pickled too
         packing, at = self.prepare_packing(w, threads), w.ctypes.data
         block = POOL.take(packing.bytes)
@@ -212,7 +213,7 @@ class Operator(ABC):
 
         All sizes have the same panels, and so the same launch.
         """
-        threads = min(threads, 1 + self.layout.packed_bytes // PACKED_BYTES_PER_THREAD)
+        threads = min(threads, 1 + self.packed_bytes // PACKED_BYTES_PER_THREAD)
         key = w.shape, w.strides, threads, record, self.build.flushes
         if key not in self._packings:
             self._packings[key] = Launch(
@@ -270,7 +271,7 @@ class Operator(ABC):
                 y=Output(0, *y.strides),
                 residual=Output(0, *added),
                 bias=self._bias(biased),
-                scratch=Scratch(unloaded=self.layout.unloaded_bytes),
+                scratch=Scratch(unloaded=scratch.buffer if self.layout.reads_unloaded else 0),
                 stores=finish._replace(
                     staged=y_k != SIZES[self.form.y] or not clamps or (narrow and not self.rounds),
                     rounds=narrow,
@@ -379,8 +380,7 @@ class Operator(ABC):
 
     def _input(self, x: Any) -> Input:
         """The strides of `x`."""
-        strides = Input(0, *x.strides)
-        return strides._replace(element=strides.c * self.form.channels)
+        return Input(0, *x.strides, x.strides[-1] * self.form.channels)
 
     def _load_tile(self, x: Any) -> int:
         """The slot of the part that loads tiles of `x`, now compiled."""

@@ -12,7 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from implicit_conv.arrays.arrays import Array, ordered
 from implicit_conv.cpu.candidates.problem_views import in_own_axes
@@ -125,7 +125,8 @@ class Candidate:
     @cached_property
     def layout(self) -> Layout:
         """Sizes of scratch memory and packed filters; a method without kernels has none."""
-        layout: Layout = cast("Any", self.method).layout(self)
+        method: Any = self.method
+        layout: Layout = method.layout(self)
         return layout
 
     @cached_property

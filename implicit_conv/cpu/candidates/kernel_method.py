@@ -59,11 +59,6 @@ class KernelMethod(Method):
     def operator(self, c: Candidate, build: Build) -> Operator:
         """The compiled kernels of a candidate."""
 
-    def end(self, c: Candidate) -> tuple[int, int]:
-        """The true (P, Q) of the view; its geometry may be rounded up."""
-        g = c.geometry
-        return g.P, g.Q
-
     def workspace_bytes(self, c: Candidate) -> int:
         """Bytes of scratch memory of all threads, without the packed filter."""
         return c.threads * c.layout.scratch(c.layout.packs_in_loop).total
@@ -120,14 +115,14 @@ class KernelMethod(Method):
             packs = w is not None and not compiled.layout.packs_in_loop
             of_w, panels = address_of(x if w is None else w), arrays.panels if w is None else 0
             if packs:
-                panels = room.take(compiled.layout.packed_bytes)
+                panels = room.take(compiled.packed_bytes)
                 packing = compiled.prepare_packing(w, c.threads, record)
                 found.append(launched(packing, room, of_w, of_w, of_w, panels))
                 of_w = address_of(x)
             added = 0 if residual is None else address_of(residual)
             given = address_of(x), of_w, address_of(y), panels, added
             if main is None:
-                read = operands._replace(w=None if packs else w)
+                read = Operands(x, None if packs else w, y, residual)
                 launch = compiled.prepare(read, epilogue, c.threads, record)
                 main = launched(launch, room, *given, sums, scaled=epilogue.scaled)
             # Others have the same strides.
@@ -157,11 +152,10 @@ def operator(c: Candidate, formats: Formats) -> Operator:
     """
     if may_load():  # else what this thread takes was loaded before
         check_enabled(formats.compiler)
-    assert isinstance(c.method, KernelMethod)
     key = _key(c, formats)
     like: Operator | None = SIZED.get(key)
     if like is not None:
-        return like.resized(c.layout, like.build._replace(end=c.method.end(c)))
+        return like.resized(c.layout)
     first(f"operators of {type(c.method).__name__}")
     # A fork must wait for the imports of a thread that holds no other lock.
     with COMPILING if may_load() else contextlib.nullcontext():
@@ -192,7 +186,7 @@ def missing_parts(c: Candidate, formats: Formats) -> int:
     like = SIZED.get(_key(c, formats))
     if like is None:
         return ALL_PARTS
-    missing: int = like.missing_parts(c.layout, like.build._replace(end=c.method.end(c)))
+    missing: int = like.missing_parts(c.layout)
     return missing
 
 
@@ -222,7 +216,6 @@ def _new_operator(c: Candidate, formats: Formats) -> Operator:
         Format(x, w, x if several else sums, w if several else sums, sums, y),
         c.arch.fma,
         c.problem.C,
-        c.method.end(c),
         formats.flushes,
         formats.recording,
         formats.compiler,

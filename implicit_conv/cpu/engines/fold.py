@@ -300,12 +300,11 @@ def _launches(
         if g in found:
             continue
         layout = FoldLayout(g, size, lanes, filters_together(problem))
-        ends = g.C, (g.P, g.Q)
-        build = Build(form, arch.fma, *ends, formats.flushes, False, formats.compiler)
         if operator is None:
+            build = Build(form, arch.fma, g.C, formats.flushes, False, formats.compiler)
             operator = FoldOperator(layout, lanes, build)
         else:
-            operator = operator.resized(layout, build)
+            operator = operator.resized(layout)
         views = [None if a is None else _written(problem, blocks, block, a, 0) for a in arrays]
         operands = Operands(tile, None, *views)
         found[g] = operator.prepare(operands, epilogue, c.threads)

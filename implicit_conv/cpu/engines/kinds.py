@@ -127,13 +127,13 @@ def derived(
     """The choice for a problem that differs in sizes alone, and a stride phase in its padding too;
     None if the method cannot run. `size` is that of the first one, in words.
     """
-    c, temporary = choice.best, False
+    c, temporary = choice.candidates[0], False
     if c.parts:
         method: Any = c.method  # a `Composite`
         of_part = functools.partial(derived, size, method.part_formats(c, formats), take=take)
         other = method.resized(c, problem, of_part)
     else:
-        other = _resized(choice, problem)
+        other = _resized(choice, c, problem)
         if other is not None and take is not None:
             wanted, other = other, take(other, formats)
             temporary = other is not wanted
@@ -145,9 +145,9 @@ def derived(
     return Choice(choice.query._replace(problem=asked), (other,), near=near, temporary=temporary)
 
 
-def _resized(choice: Choice, problem: Problem) -> Candidate | None:
-    """The candidate for the view of a problem; see `derived`."""
-    view, missing = choice.best.problem, 3 - problem.rank
+def _resized(choice: Choice, c: Candidate, problem: Problem) -> Candidate | None:
+    """The candidate like `c` for the view of a problem; see `derived`."""
+    view, missing = c.problem, 3 - problem.rank
     own = view.changed(
         N=problem.N,
         size=(*view.size[:missing], *problem.size),
@@ -156,7 +156,7 @@ def _resized(choice: Choice, problem: Problem) -> Candidate | None:
     )
     if own.output[missing:] != problem.output:  # the axes of `view` are in another order
         return None
-    return planner.closest_candidate(choice.best, own, choice.nearby)
+    return planner.closest_candidate(c, own, choice.nearby)
 
 
 def spare(c: Candidate, formats: Formats) -> Candidate:

@@ -97,18 +97,14 @@ class PlanarGemm(KernelMethod):
         reason = refusal(problem, algorithm)
         one_row = is_pointwise(problem) and not problem.channels_last
         view = flattened(problem) if one_row else problem
-        methods = [cls(in_place=one_row, one_row=one_row)]
-        if one_row and arch.costs.planar_gemm.page:
-            methods.append(replace(methods[0], keeps=True))
-        if request.near is not None:
-            methods = [method for method in methods if method.keeps == request.near.method.keeps]
-        for method in methods:
-            costs = [] if reason else tilings(method, view, arch, request.near)
+        flat, near = set(view.kernel) == {1}, request.near
+        ways = (False, True) if one_row and arch.costs.planar_gemm.page else (False,)
+        for keeps in ways if near is None else {near.method.keeps}.intersection(ways):
+            method = cls(in_place=one_row, one_row=one_row, flat=flat, keeps=keeps)
+            costs = [] if reason else tilings(method, view, arch, near)
             if costs:
-                flat = bool(schedule.is_single_tap(costs[0][1]))
-                own = replace(method, flat=flat)
-                yield from ranked(own, algorithm, problem, view, arch, costs, request)
-            elif not method.keeps:
+                yield from ranked(method, algorithm, problem, view, arch, costs, request)
+            elif not keeps:
                 all_of = f"a load tile of all {problem.C // problem.groups} channels"
                 yield Refusal(cls.name, reason or f"{all_of} does not fit in L2")
 
@@ -212,7 +208,8 @@ def geometries(
 
     found = set()
     # A pixel that is read from beyond L2 should serve more filters.
-    far = method.in_place and is_far(tiling(p, q, 1), problem.itemsize)
+    whole = tiling(p, q, 1)
+    far = method.in_place and is_far(whole, problem.itemsize)
     sizes = (arch.tile_pixels,) if far else (arch.tile_pixels, FEW_FILTERS)
     if method.keeps:
         sizes = (FEW_FILTERS,)
@@ -220,9 +217,8 @@ def geometries(
     if near is not None:
         panels = panels & {near.geometry.tile_k} or panels
     for filters in panels:
-        whole = tiling(p, q, filters)
-        rows = schedule.pixel_rows(whole)
-        steps: Sequence[int] = sorted({1, 2, *(rows * tiles for tiles in ROW_TILES)})
+        rows = schedule.pixel_rows(whole._replace(tile_k=filters))
+        steps: Sequence[int] = sorted({1, 2, *[rows * tiles for tiles in ROW_TILES]})
         if method.one_row:  # its tiles have whole vectors except the last
             vectors = int(schedule.ceil_div(q, lanes))
             steps = sorted({*steps, 3 * rows})

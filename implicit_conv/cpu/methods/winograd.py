@@ -194,8 +194,10 @@ class Winograd(KernelMethod):
         ]
         return priced(fitting, lambda g: self.estimate(view, arch, g), view, near)
 
-    def _sizes(self, g: Geometry, itemsize: int, lanes: int, chunk: int = 1) -> WinogradLayout:
-        return WinogradLayout(g, itemsize, lanes, chunk, m=self.m)
+    def _sizes(
+        self, g: Geometry, itemsize: int, lanes: int, chunk: int = 1, p: int = 0, q: int = 0
+    ) -> WinogradLayout:
+        return WinogradLayout(g, itemsize, lanes, chunk, m=self.m, end=(p, q))
 
     def estimate(self, problem: Problem, arch: CpuArch, g: Geometry) -> Estimate:
         """Cycles of one core: transforms, products, loads, and panels from beyond L2."""
@@ -260,12 +262,8 @@ class Winograd(KernelMethod):
 
     def layout(self, c: Candidate) -> WinogradLayout:
         """Sizes of scratch memory and transformed filters."""
-        return self._sizes(c.geometry, c.itemsize, c.lanes, c.chunk)
-
-    def end(self, c: Candidate) -> tuple[int, int]:
-        """The true (P, Q); the geometry is rounded up."""
-        _, p, q = c.problem.output
-        return p, q
+        _, *end = c.problem.output
+        return self._sizes(c.geometry, c.itemsize, c.lanes, c.chunk, *end)
 
     def operator(self, c: Candidate, build: Build) -> Operator:
         """The compiled kernels of a candidate."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -58,9 +57,14 @@ def is_row(problem: Problem, array: Array) -> bool:
     """Whether the pixels of an image, or of all images if channels are last, have a single
     stride.
     """
-    pixels = zip(array.shape[:4], array.strides[:4], strict=True)
-    steps = [axis for axis in list(pixels)[0 if problem.channels_last else 1 :] if axis[0] > 1]
-    return all(outer == inner * size for (_, outer), (size, inner) in pairwise(steps))
+    axes = slice(0 if problem.channels_last else 1, 4)
+    expected = None  # the stride of the next outer axis
+    for size, step in zip(array.shape[axes][::-1], array.strides[axes][::-1], strict=True):
+        if size > 1:
+            if expected not in (None, step):
+                return False
+            expected = size * step
+    return True
 
 
 def as_row(problem: Problem, array: Array) -> Array:

@@ -28,12 +28,12 @@ class Depthwise(Operator):
 
     rounds = True
 
-    def _size(self, layout: Layout, build: Build) -> None:
+    def _size(self, layout: Layout) -> None:
         assert isinstance(layout, DepthwiseLayout)
         self.group, self.together = layout.group, layout.together
         row = depthwise_row(layout.g, layout.in_place, layout.group[0])
         self._row = None if layout.by_columns else row
-        super()._size(layout, build)
+        super()._size(layout)
         self.pieces = self._pieces() if layout.in_place and self._row else np.empty(0, np.int64)
         self.constant |= {
             "group_channels": layout.group[0],

@@ -17,10 +17,10 @@ class FewOutputs(Operator):
 
     transposes = False
 
-    def _size(self, layout: Layout, build: Build) -> None:
+    def _size(self, layout: Layout) -> None:
         assert isinstance(layout, FewOutputsLayout)
         self._tile_filters = layout.tile_filters
-        super()._size(layout, build)
+        super()._size(layout)
         self.constant["tile_filters"] = layout.tile_filters
 
     def _part_kind(self) -> Any:

@@ -41,8 +41,8 @@ class Gemm(Operator):
         self.multiplier = multiplier  # "amx" or "matrices", if they multiply several pixels at once
         super().__init__(layout, lanes, build)
 
-    def _size(self, layout: Layout, build: Build) -> None:
-        super()._size(layout, build)
+    def _size(self, layout: Layout) -> None:
+        super()._size(layout)
         self.constant["heads"] = self._has_heads
 
     def _part_kind(self) -> Any:
@@ -126,10 +126,10 @@ class Gemm(Operator):
 class WindowGemm(Gemm):
     """The window of an output column is a pixel of the buffer."""
 
-    def _size(self, layout: Layout, build: Build) -> None:
+    def _size(self, layout: Layout) -> None:
         assert isinstance(layout, GemmLayout) and layout.window is not None
         self.window = layout.window
-        super()._size(layout, build)
+        super()._size(layout)
         self.constant |= {
             "channels": self.window.elements,
             "windows": Windows(self.window.before, self.window.columns),

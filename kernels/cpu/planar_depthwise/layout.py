@@ -23,9 +23,9 @@ class PlanarDepthwiseLayout(DepthwiseLayout):
     """Sizes for one channel at a time: two buffers that alternate, with rows of whole vectors."""
 
     @property
-    def unloaded_bytes(self) -> int:
-        """The two buffers: vectors are read and shifted in from beyond the row."""
-        return self.scratch(packs=False).buffer
+    def reads_unloaded(self) -> bool:
+        """Vectors are read and shifted in from beyond the row."""
+        return True
 
     def scratch(self, packs: bool) -> ScratchLayout:
         """Scratch memory of a thread."""

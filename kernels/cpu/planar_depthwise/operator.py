@@ -39,9 +39,9 @@ class PlanarDepthwise(Operator):
         self.pixel_step = pixel_step
         super().__init__(layout, lanes, build)
 
-    def _size(self, layout: Layout, build: Build) -> None:
+    def _size(self, layout: Layout) -> None:
         assert isinstance(layout, PlanarDepthwiseLayout)
-        super()._size(layout, build)
+        super()._size(layout)
         self.constant["group_channels"] = layout.group[0]
 
     def _part_kind(self) -> Any:

@@ -44,9 +44,9 @@ class PlanarGemmLayout(Layout):
         return g.K * g.C * int(schedule.taps(g)) * self.itemsize
 
     @property
-    def unloaded_bytes(self) -> int:
-        """The row buffers: a vector of pixels may run over the end of a row."""
-        return self.scratch(packs=False).buffer
+    def reads_unloaded(self) -> bool:
+        """A vector of pixels may run over the end of a row."""
+        return True
 
     def scratch(self, packs: bool) -> ScratchLayout:
         """Row buffers and the sums of a panel."""

@@ -31,11 +31,11 @@ class PlanarGemm(Operator):
 
     transposes = False
 
-    def _size(self, layout: Layout, build: Build) -> None:
+    def _size(self, layout: Layout) -> None:
         assert isinstance(layout, PlanarGemmLayout)
         self.pixels = layout
         self.stages_planes = not layout.channels_last
-        super()._size(layout, build)
+        super()._size(layout)
         self.views = self._views()
         self.constant["planar_gemm"] = PlanarGemmFields(
             views=self.views.ctypes.data, filters_together=layout.channels_last
@@ -113,8 +113,8 @@ class PlanarGemm(Operator):
 class FlatPlanarGemm(PlanarGemm):
     """1x1 filters: the pixels of a tile form one row, which may be read in place."""
 
-    def _size(self, layout: Layout, build: Build) -> None:
-        super()._size(layout, build)
+    def _size(self, layout: Layout) -> None:
+        super()._size(layout)
         self.constant |= {
             "tile_filters": tail_filters(self.g, self.lanes),
             "planar_gemm": self.constant["planar_gemm"]._replace(

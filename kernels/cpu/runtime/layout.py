@@ -72,6 +72,11 @@ class Layout(ABC):
     in_place: bool = False
 
     @property
+    def end(self) -> tuple[int, int]:
+        """The true (P, Q); the geometry may be rounded up."""
+        return self.g.P, self.g.Q
+
+    @property
     def packs_in_loop(self) -> bool:
         """Whether a plain filter is packed panel by panel, just before the only item that uses it.
 
@@ -85,13 +90,13 @@ class Layout(ABC):
         return schedule.CHAIN
 
     @property
-    def unloaded_bytes(self) -> int:
-        """Bytes of a thread's row buffers if vectors read elements that no load writes, else 0.
+    def reads_unloaded(self) -> bool:
+        """Whether vectors read elements of row buffers that no load writes.
 
         The products of such elements are never stored, but a subnormal that another launch left
         there could make them take a hundred times as long. They are zero before the first item.
         """
-        return 0
+        return False
 
     @property
     @abstractmethod

@@ -127,7 +127,7 @@ class Room:
             raise ValueError(f"the steps of a program have more than {MOST_PARTS} parts of memory")
         self.size = max(self.size, self.end + size)
         self.end += round_up(size)
-        return begin_of(ROOM + number)
+        return (ROOM + number) << PLACE_BITS
 
     def array(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """A contiguous array there."""

@@ -16,9 +16,9 @@ class ShiftedRowsLayout(DepthwiseLayout):
     """Sizes for one channel at a time; the buffer is a row of zeros, which padding rows read."""
 
     @property
-    def unloaded_bytes(self) -> int:
-        """The row of zeros."""
-        return self.scratch(packs=False).buffer
+    def reads_unloaded(self) -> bool:
+        """The row of zeros is never loaded."""
+        return True
 
     def scratch(self, packs: bool) -> ScratchLayout:
         """The row of zeros, the staging tile and the packed filter."""

@@ -19,8 +19,8 @@ class ShiftedRows(Operator):
     transposes = False
     stages_planes = True
 
-    def _size(self, layout: Layout, build: Build) -> None:
-        super()._size(layout, build)
+    def _size(self, layout: Layout) -> None:
+        super()._size(layout)
         self.constant["group_channels"] = 1
 
     def _part_kind(self) -> Any:

@@ -17,10 +17,10 @@ class StridedDepthwise(Operator):
     transposes = False
     layout: StridedDepthwiseLayout
 
-    def _size(self, layout: Layout, build: Build) -> None:
+    def _size(self, layout: Layout) -> None:
         assert isinstance(layout, StridedDepthwiseLayout)
         self.stages_planes = layout.planar
-        super()._size(layout, build)
+        super()._size(layout)
         self.constant["group_channels"] = 1
 
     def _part_kind(self) -> Any:

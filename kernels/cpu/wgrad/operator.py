@@ -146,9 +146,9 @@ class WeightGrad(Operator):
 class WeightGradLanes(WeightGrad):
     """A vector has filters of several groups, and rows of a register tile are taps."""
 
-    def _size(self, layout: Layout, build: Build) -> None:
+    def _size(self, layout: Layout) -> None:
         assert isinstance(layout, LanesLayout)
-        super()._size(layout, build)
+        super()._size(layout)
         self.constant["group_channels"] = layout.group_channels
 
     def _own_parts(self) -> dict[int, Code]:
@@ -175,9 +175,9 @@ class WeightGradLanes(WeightGrad):
 class WeightGradPlanes(WeightGrad):
     """A vector has pixels of a row of one channel, and x and dy are read in place."""
 
-    def _size(self, layout: Layout, build: Build) -> None:
+    def _size(self, layout: Layout) -> None:
         self.lanes = layout.lanes  # which depends on the pixels of a row
-        super()._size(layout, build)
+        super()._size(layout)
 
     def _part_kind(self) -> Any:
         return self.lanes

@@ -22,6 +22,7 @@ class WinogradLayout(Layout):
     """Sizes of F(m x m, R x S); the output of `g` is rounded up to whole tiles."""
 
     m: int = 2  # outputs of a tile along an axis
+    end: tuple[int, int] = (0, 0)
 
     @property
     def group_bytes(self) -> int:
@@ -31,9 +32,9 @@ class WinogradLayout(Layout):
         return panel_bytes(g, self.lanes, self.itemsize, products * g.T) + int(gaps)
 
     @property
-    def unloaded_bytes(self) -> int:
-        """The row buffers, unless channels fill vectors: the last pixel's vector runs over it."""
-        return self.scratch(packs=False).buffer if self.g.C % self.lanes else 0
+    def reads_unloaded(self) -> bool:
+        """Unless channels fill vectors, the last pixel's vector runs over the end of a row."""
+        return self.g.C % self.lanes > 0
 
     def scratch(self, packs: bool) -> ScratchLayout:
         """Row buffers, transformed input, its products, and a transformed panel."""

@@ -12,7 +12,7 @@ from implicit_conv.kernels.cpu.winograd.layout import WinogradLayout, box_tiles
 
 
 class Winograd(Gemm):
-    """The geometry is rounded up to whole tiles; `build.end` is the true (P, Q)."""
+    """The geometry is rounded up to whole tiles; `layout.end` is the true (P, Q)."""
 
     rounds = False
 

@@ -196,7 +196,7 @@ def sum_item(blob: Blob, panel: int, first_tile: int, end_tile: int, scratch: in
     channel_sums = g.tile_k * call.itemsize * (schedule.taps(g) if call.gradient.taps_inside else 1)
     buffered = schedule.tile_rows(g) * schedule.row_pitch(g)
     single = call.group_channels == 1 and group_filters == 1
-    # See Layout.unloaded_bytes: the last lanes read these.
+    # See Layout.reads_unloaded: the last lanes read these.
     if not call.in_place and filters * call.itemsize < width:
         memory.zero(scratch, buffered * pixel + width)
         if not single:
