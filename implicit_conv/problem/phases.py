@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from implicit_conv.problem.options import WEIGHT_LAYOUTS_OF
 from implicit_conv.problem.problem import Problem
+from implicit_conv.process.cache import PHASES
 
 MOST_PHASES = 1 << 14  # phases at most: each takes a launch of about 10 us
 
@@ -85,7 +86,8 @@ def axis_phases(
         )
 
 
-def phases_of(problem: Problem) -> list[Phase]:
+@PHASES
+def phases_of(problem: Problem) -> tuple[Phase, ...]:
     """The phases of the input gradient of `problem` that taps reach."""
     axes = zip(
         problem.size,
@@ -114,10 +116,10 @@ def phases_of(problem: Problem) -> list[Phase]:
         pixels, taps, _, kernel, dilation, pad_lo, pad_hi = zip(*phase, strict=True)
         window = {"kernel": kernel, "dilation": dilation, "pad_lo": pad_lo, "pad_hi": pad_hi}
         phases.append(Phase(swapped.changed(**window), pixels, taps))
-    return phases
+    return tuple(phases)
 
 
-def is_covered(problem: Problem, phases: list[Phase]) -> bool:
+def is_covered(problem: Problem, phases: Sequence[Phase]) -> bool:
     """Whether the phases have all pixels of dx."""
     return sum(math.prod(phase.problem.output) for phase in phases) == math.prod(problem.size)
 

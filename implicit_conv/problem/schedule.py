@@ -108,9 +108,11 @@ def remainder_count(taps: int, step: int, dilation: int) -> int:
 
 def phase_count(taps: int, step: int, dilation: int, pixels: int) -> int:
     """The number of phase buffers of an axis for tiles of `pixels`: one per remainder of the taps
-    modulo the stride, or one per tap where that takes less memory.
+    modulo the stride, see `remainder_count`, or one per tap where that takes less memory.
     """
-    phases = remainder_count(taps, step, dilation)
+    phases = min(taps, step // math.gcd(step, dilation))
+    if phases == taps:
+        return taps
     halos = schedule.halo_before(phases, taps, phases, dilation, step, UNLIMITED)
     return taps if taps * pixels < phases * pixels + halos else phases
 

@@ -98,6 +98,7 @@ IMAGES: Recent[Any] = Recent(512)  # maps filters of images to their launches, a
 PREPARED: Recent[bool] = Recent(1024)  # kinds of calls whose kernels are loaded, or will be
 CALLS_KEPT = 512  # prepared calls of `conv2d` at most, and those of each plan by their strides
 
+PHASES = Store(64)  # maps input gradients to their stride phases
 PLANS = Store(512)  # maps (shapes, dtype, options, settings) to plans, for every engine
 # Fast path of `conv2d`: maps (shapes, strides, dtypes, options, settings) to prepared calls.
 CALLS: dict[object, Any] = {}
@@ -144,6 +145,7 @@ def clear() -> None:
     """Drop all plans, operators and calls."""
     CALLS.clear()
     _older[0] = {}
+    PHASES.clear()
     PLANS.clear()
     SIZED.clear()
     KINDS.clear()

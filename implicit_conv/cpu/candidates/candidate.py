@@ -12,6 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from implicit_conv.arrays.arrays import Array, ordered
@@ -37,6 +38,17 @@ Words: TypeAlias = "dict[str, str]"  # rows of an explanation: name, value
 
 
 CLEAR = 0.98  # of two estimates, a ratio that tells them apart
+# What geometries that differ in sizes alone have in common.
+FIXED = itemgetter(
+    *(
+        Geometry._fields.index(name)
+        for name in (
+            *("C", "K", "groups", "T", "R", "S", "stride_d", "stride_h", "stride_w"),
+            *("dilation_d", "dilation_h", "dilation_w", "pad_d", "pad_h", "pad_w"),
+            *("step_w", "remainders_w", "tile_m", "tile_c", "tile_k", "padding_mode"),
+        )
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -133,6 +145,23 @@ class Candidate:
     def packed(self) -> PackedOrder:
         """The order of the elements of packed filters."""
         return self.method.packed(self)
+
+    @cached_property
+    def kind(self) -> tuple[object, ...]:
+        """What candidates of all sizes have in common whose kernels, and packed filters, are the
+        same; a view, whose geometry it is, may hide taps and strides of its problem.
+        """
+        problem = self.problem
+        fixed = problem.dtypes, problem.C, problem.K, problem.groups, problem.layout
+        window = problem.kernel, problem.stride, problem.dilation
+        return self.method, FIXED(self.geometry), fixed, window, self.arch
+
+    def share(self, near: Candidate) -> None:
+        """Share the kind of the candidate of a near size, and the order of packed filters, if they
+        have the same.
+        """
+        if self.kind == near.kind:
+            vars(self).update(kind=near.kind, packed=near.packed)
 
     @property
     def workspace_bytes(self) -> int:
@@ -323,6 +352,8 @@ class Choice:
         """The candidate for packed filters: `best`, unless it is slower than another one by more
         than estimates can tell. One that was measured is best for both.
         """
+        if len(self.candidates) == 1:
+            return self.best
         found = min(self.candidates, key=lambda candidate: candidate.packed_cycles)
         clear = found.packed_cycles < CLEAR * self.best.packed_cycles
         return found if clear and not self.tuned else self.best

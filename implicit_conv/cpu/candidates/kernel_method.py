@@ -7,7 +7,6 @@ import heapq
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from operator import itemgetter
 from typing import TYPE_CHECKING, ClassVar
 
 from implicit_conv.arrays.arrays import Array, ordered
@@ -152,7 +151,7 @@ def operator(c: Candidate, formats: Formats) -> Operator:
     """
     if may_load():  # else what this thread takes was loaded before
         check_enabled(formats.compiler)
-    key = _key(c, formats)
+    key = c.kind, formats
     like: Operator | None = SIZED.get(key)
     if like is not None:
         return like.resized(c.layout)
@@ -164,40 +163,17 @@ def operator(c: Candidate, formats: Formats) -> Operator:
     return like
 
 
-# What geometries that differ in sizes alone have in common.
-FIXED = itemgetter(
-    *(
-        Geometry._fields.index(name)
-        for name in (
-            *("C", "K", "groups", "T", "R", "S", "stride_d", "stride_h", "stride_w"),
-            *("dilation_d", "dilation_h", "dilation_w", "pad_d", "pad_h", "pad_w"),
-            *("step_w", "remainders_w", "tile_m", "tile_c", "tile_k", "padding_mode"),
-        )
-    )
-)
-
-
 ALL_PARTS = 8  # about as many as an operator has that no size has made
 
 
 def missing_parts(c: Candidate, formats: Formats) -> int:
     """The number of parts of a candidate that are not loaded, without those that strides decide."""
     assert isinstance(c.method, KernelMethod)
-    like = SIZED.get(_key(c, formats))
+    like = SIZED.get((c.kind, formats))
     if like is None:
         return ALL_PARTS
     missing: int = like.missing_parts(c.layout)
     return missing
-
-
-def _key(c: Candidate, formats: Formats) -> object:
-    """What candidates of all sizes have in common; a view, whose geometry it is, may hide taps and
-    strides of its problem.
-    """
-    problem = c.problem
-    fixed = problem.dtypes, problem.C, problem.K, problem.groups, problem.layout
-    window = problem.kernel, problem.stride, problem.dilation
-    return c.method, FIXED(c.geometry), fixed, window, c.arch, formats
 
 
 def _new_operator(c: Candidate, formats: Formats) -> Operator:

@@ -232,12 +232,13 @@ def geometries(
 ) -> list[Geometry]:
     """Tilings of images, rows, columns and blocks of channels; with `block`, of that size alone."""
     lanes = arch.lanes(problem.itemsize)
-    whole = rounded_up(problem.C, lanes)
-    blocks = channel_blocks(problem.C, lanes)
-    if in_place:  # every block fills a vector: else more channels would be read than there are
+    block = block if near is None else near.geometry.tile_c
+    blocks = {block} if block else channel_blocks(problem.C, lanes)
+    if (
+        in_place and not block
+    ):  # a vector is filled: else more channels would be read than there are
+        whole = rounded_up(problem.C, lanes)
         blocks = {size for size in blocks if not 0 < problem.C % size < lanes} or {whole}
-    if block:
-        blocks = {block}
     return block_tilings(problem, arch, {(size, size) for size in blocks}, in_place, near=near)
 
 
@@ -291,9 +292,7 @@ def block_tilings(
     lanes = arch.lanes(problem.itemsize)
     pixels = register_pixels(arch)
     extents = {*tiles(problem, near)}
-    if near is not None:
-        blocks = blocks & {(near.geometry.tile_c, near.geometry.tile_k)} or blocks
-    elif in_place:
+    if in_place and near is None:
         extents.update(narrow_tiles(problem, arch))
         extents.update(deep_tiles(problem))
     found = [

@@ -108,18 +108,16 @@ class Gemm(KernelMethod):
             flat = False
         summed, channels, multiplier = summed_view(problem, arch)
         view = flattened(summed) if flat else summed
-        pixels = min(tiled(arch, multiplier).tile_pixels, view.N * math.prod(view.output))
-        variants = [reads_in_place(view)]
-        if variants[0] and spread_pixels(view, tiled(arch, multiplier)) < pixels:
-            variants = [True, False]
-        skips = not (request.strict or inverts_signs(problem, channels))
-        if skips and reads_around_padding(view, arch):
-            variants = [True, False]
-        if near is not None and not near.method.in_place:
-            variants = [False]
+        skips = not inverts_signs(problem, channels)
+        variants = [False]
+        if near is None or near.method.in_place:
+            pixels = min(tiled(arch, multiplier).tile_pixels, view.N * math.prod(view.output))
+            variants = [reads_in_place(view)]
+            spread = variants[0] and spread_pixels(view, tiled(arch, multiplier)) < pixels
+            if spread or (skips and not request.strict and reads_around_padding(view, arch)):
+                variants = [True, False]
         for in_place in variants:
             method = cls(in_place, flat, channels, multiplier)
-            skips = not inverts_signs(problem, channels)
             single = in_place and channels == 1 and not problem.is_integer
             vectors = panel_vectors(view, arch) if single else 2
             form = multiplier, request.near, skips, channels, vectors

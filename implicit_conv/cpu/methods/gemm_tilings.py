@@ -145,7 +145,7 @@ def geometries(
 ) -> list[Geometry]:
     """Tilings whose row buffers fit their share of L2; if none does, the smallest of all."""
     lanes = arch.lanes(problem.itemsize)
-    block = spread_block(problem, arch)
+    block = spread_block(problem, arch) if near is None else near.geometry.tile_c
     # With few channels rows are buffered without gaps: all taps of a filter row are then one run.
     plain_rows = problem.stride[-1] > 1 and is_gapless(problem) and block < lanes
     choices = tiles(problem, near)

@@ -132,7 +132,8 @@ def geometries(
 ) -> list[Geometry]:
     """Tilings of images, rows, columns and blocks of groups."""
     channels, filters = group
-    blocks = channel_blocks(problem.K, arch.lanes(problem.itemsize))
+    lanes = arch.lanes(problem.itemsize)
+    blocks = channel_blocks(problem.K, lanes) if near is None else {near.geometry.tile_k}
     # Rows are buffered without gaps if taps of a filter row then share vectors.
     by_row = problem.stride[-1] == 2 <= problem.kernel[-1] and problem.dilation[-1] == 1
     sizes = {(block // filters * channels, block) for block in blocks}

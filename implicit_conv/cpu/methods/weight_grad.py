@@ -29,6 +29,7 @@ from implicit_conv.cpu.candidates.tiling import (
     Near,
     balanced,
     plane_count,
+    priced,
     rounded_up,
     thread_count,
 )
@@ -392,15 +393,9 @@ def tilings(
     """
     lanes = arch.lanes(view.itemsize)
     channels = max(1, view.C // view.groups)
-    blocks = {
-        min(channels, rounded_up(schedule.ceil_div(channels, parts), lanes))
-        for parts in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
-    }
-    if near is not None:
-        blocks = {near.geometry.tile_c}
-    found = []
-    for block in sorted(blocks):
-        g = geometry(
+
+    def tiling(block: int) -> Geometry:
+        return geometry(
             view,
             tile=load_tile(view),
             tile_m=arch.tile_pixels,
@@ -408,12 +403,20 @@ def tilings(
             tile_k=2 * lanes,
             step_w=1 if method.joined else None,
         )
+
+    if near is not None:
+        found = [tiling(near.geometry.tile_c)]
+        return priced(found, lambda g: estimate(view, arch, g, 1, method), view, near)
+    blocks = {
+        min(channels, rounded_up(schedule.ceil_div(channels, parts), lanes))
+        for parts in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
+    }
+    costs = []
+    for g in map(tiling, sorted(blocks)):
         panels = max(1, schedule.panel_count(g))
         chunks = {schedule.ceil_div(panels, parts) for parts in (1, 2, 3, 4, 6, 8, 16, 32, 64)}
-        if near is not None:
-            chunks = {min(near.estimate.chunk, panels)}
-        found += [(estimate(view, arch, g, chunk, method), g) for chunk in sorted(chunks)]
-    return found
+        costs += [(estimate(view, arch, g, chunk, method), g) for chunk in sorted(chunks)]
+    return costs
 
 
 def estimate(

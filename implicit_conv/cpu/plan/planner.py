@@ -331,6 +331,7 @@ def closest_candidate(c: Candidate, problem: Problem, request: Request) -> Candi
     """The candidate for a near size that is most like `c`; None if the method cannot run."""
     for found in type(c.method).candidates(problem, c.arch, request):
         if isinstance(found, Candidate) and found.method == c.method:
+            found.share(c)
             return found
     return None
 

@@ -16,7 +16,7 @@ from implicit_conv.kernels.cpu.depthwise.layout import (
     row_pieces,
     row_shapes,
 )
-from implicit_conv.kernels.cpu.operator import Build, Operator
+from implicit_conv.kernels.cpu.operator import Operator
 from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.runtime.call import Depthwise as DepthwiseFields
 from implicit_conv.kernels.cpu.runtime.code import Code, code

@@ -6,7 +6,7 @@ from typing import Any
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.few_outputs.layout import FewOutputsLayout, RegisterTile
-from implicit_conv.kernels.cpu.operator import Build, Operator
+from implicit_conv.kernels.cpu.operator import Operator
 from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.runtime.code import Code, code
 from implicit_conv.kernels.cpu.runtime.layout import Layout

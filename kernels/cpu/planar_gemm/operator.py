@@ -8,7 +8,7 @@ import numpy as np
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.few_outputs.layout import RegisterTile as DotsTile
-from implicit_conv.kernels.cpu.operator import Build, Operator
+from implicit_conv.kernels.cpu.operator import Operator
 from implicit_conv.kernels.cpu.planar_gemm.layout import (
     Pixels,
     PlanarGemmLayout,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from implicit_conv.kernels.cpu.operator import Build, Operator
+from implicit_conv.kernels.cpu.operator import Operator
 from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.runtime.code import Code, code
 from implicit_conv.kernels.cpu.runtime.layout import Layout

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.cpu.operator import Build, Operator
+from implicit_conv.kernels.cpu.operator import Operator
 from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.runtime.call import Call, Filter, Gradient, Output
 from implicit_conv.kernels.cpu.runtime.code import Code, code
