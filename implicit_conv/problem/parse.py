@@ -167,6 +167,8 @@ def frozen(name: str, value: object) -> Any:
     if isinstance(value, np.ndarray):
         value = value.tolist()
     if isinstance(value, (list, tuple)):
+        if {*map(type, value)} == {int}:
+            return tuple(value)
         return tuple(frozen(name, entry) for entry in value)
     if isinstance(value, (bool, float, np.bool_, np.floating)):
         whole = f"; write {int(value)}" if math.isfinite(value) and value == int(value) else ""

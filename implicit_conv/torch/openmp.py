@@ -8,6 +8,7 @@ not sure which OpenMP library torch uses, items run on our own team.
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import sys
 from pathlib import Path
@@ -39,8 +40,12 @@ def torch_team() -> OpenMpTeam | None:
 
 def is_forked() -> bool:
     """Whether this process was forked and has not started another program since."""
-    if sys.platform != "linux":
-        return False
+    return sys.platform == "linux" and _is_forked(os.getpid())
+
+
+@functools.cache
+def _is_forked(process: int) -> bool:
+    """The same of this process, whose number it is."""
     fields = Path("/proc/self/stat").read_text("ascii", "replace").rpartition(")")[2].split()
     return bool(int(fields[6]) & FORKED)  # proc_pid_stat(5): flags is field 9, state is field 3
 

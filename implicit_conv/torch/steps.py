@@ -66,8 +66,8 @@ class Window(NamedTuple):
     @property
     def options(self) -> dict[str, Any]:
         """The options that plans of all operators, and torch, take."""
-        names = ("stride", "padding", "dilation", "groups")
-        return {name: getattr(self, name) for name in names}
+        sizes = {"stride": self.stride, "padding": self.padding, "dilation": self.dilation}
+        return {**sizes, "groups": self.groups}
 
     def check(self, x: Any, w: Any, *others: Any) -> None:
         """Check that torch and plans read these tensors and arguments alike.
@@ -79,16 +79,17 @@ class Window(NamedTuple):
         """
         rank, tensors = w.dim() - 2, (x, w, *others)
         sizes = self.stride, self.padding, self.dilation, self.output_padding
-        kinds = ", ".join(dict.fromkeys(str(t.dtype) for t in tensors))
+        kinds = ", ".join(dict.fromkeys([str(t.dtype) for t in tensors]))
         rules = {
             "tensors are not signals, images or volumes": 1 <= rank <= 3 and x.dim() == rank + 2,
             f"tensors have {kinds}, not one of {', '.join(map(str, DTYPES))}": x.dtype in DTYPES
-            and all(t.dtype is x.dtype for t in tensors),
-            "a tensor is not on the CPU": all(t.device.type == "cpu" for t in tensors),
-            "a tensor is sparse": all(t.layout is torch.strided for t in tensors),
-            "a tensor is empty": all(t.numel() for t in tensors),
+            and {t.dtype for t in tensors} == {x.dtype},
+            "a tensor is not on the CPU": {t.device.type for t in tensors} == {"cpu"},
+            "a tensor is sparse": {t.layout for t in tensors} == {torch.strided},
+            "a tensor is empty": all([t.numel() for t in tensors]),
             "sizes of the window are not those of a convolution": (
-                all(len(size) == rank >= 1 for size in sizes)
+                {*map(len, sizes)} == {rank}
+                and rank >= 1
                 and min(*self.stride, *self.dilation, self.groups) > 0
                 and min(*self.padding, *self.output_padding) >= 0
                 and (self.transposed or not any(self.output_padding))

@@ -48,8 +48,8 @@ class View:
         order = (0, *range(2, rank + 2), 1) if last else tuple(range(rank + 2))
         self.shape, self.strides = tuple(shape), tuple(strides)
         self.axes = order if last else None
-        self.planned_shape = tuple(self.shape[axis] for axis in order)
-        self.planned_strides = tuple(self.strides[axis] * size for axis in order)
+        self.planned_shape = tuple(map(self.shape.__getitem__, order))
+        self.planned_strides = tuple([self.strides[axis] * size for axis in order])
         self.layout = f"{letters[0]}{space}{letters[1]}" if last else f"{letters}{space}"
 
     @classmethod

@@ -157,7 +157,7 @@ class Operator(ABC):
             self._fill(self._parts())
             self._filled.add(extents)
         chunks = schedule.ceil_div(schedule.panel_count(self.g), layout.chunk)
-        self.items = self.g.groups * schedule.tile_count(self.g) * chunks
+        self.items = self.g.groups * layout.tiles * chunks
         p_end, q_end = layout.end
         self.constant: dict[str, Any] = {
             **self._fixed,

@@ -332,7 +332,7 @@ class Choice:
     near : str
         From which size the only candidate was taken over, if it was.
     temporary : bool
-        Whether that has small register tiles, since others were not loaded.
+        Whether that, or a part of it, has small register tiles, since others were not loaded.
     """
 
     query: Query

@@ -62,8 +62,8 @@ class Serves(NamedTuple):
 
     def takes(self, epilogue: Epilogue, added: bool) -> bool:
         """Whether it computes an epilogue with these operands, and a residual if `added`."""
-        given = {"bias": epilogue.biased, "residual": added, "scale": epilogue.scaled}
-        return all(name in self.operands for name, is_given in given.items() if is_given)
+        given = zip(OPERANDS, (epilogue.biased, added, epilogue.scaled), strict=True)
+        return {name for name, is_given in given if is_given}.issubset(self.operands)
 
 
 def _listed(words: Sequence[str]) -> str:

@@ -151,7 +151,7 @@ def balanced(extent: int, limit: int) -> int:
 
 def rounded_up(extent: int, m: int) -> int:
     """`extent`, rounded up to a multiple of `m`."""
-    return int(schedule.ceil_div(extent, m)) * m
+    return -(-extent // m) * m
 
 
 def stored_bytes(problem: Problem) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 from implicit_conv.arrays.arrays import Binding
 from implicit_conv.cpu.candidates.candidate import Candidate, Choice
 from implicit_conv.cpu.candidates.kernel_method import missing_parts
-from implicit_conv.cpu.candidates.query import Formats
+from implicit_conv.cpu.candidates.query import Formats, Query
 from implicit_conv.cpu.engines.engine import CpuEngine
 from implicit_conv.cpu.plan import planner
 from implicit_conv.cpu.run.call import contiguous_strides
@@ -132,6 +132,7 @@ def derived(
         method: Any = c.method  # a `Composite`
         of_part = functools.partial(derived, size, method.part_formats(c, formats), take=take)
         other = method.resized(c, problem, of_part)
+        temporary = other is not None and any([part.temporary for part in other.parts])
     else:
         other = _resized(choice, c, problem)
         if other is not None and take is not None:
@@ -142,7 +143,8 @@ def derived(
     # Methods of an operator that is no convolution may see a view of what was asked.
     asked = other.problem if choice.query.problem is c.problem else problem
     near = choice.near or size
-    return Choice(choice.query._replace(problem=asked), (other,), near=near, temporary=temporary)
+    query = Query(asked, *choice.query[1:])
+    return Choice(query, (other,), near=near, temporary=temporary)
 
 
 def _resized(choice: Choice, c: Candidate, problem: Problem) -> Candidate | None:
@@ -247,7 +249,7 @@ def keep_size(kind: Hashable, x_shape: Shape, shape: Shape | None, engine: Any) 
 
 def is_temporary(engine: Any) -> bool:
     """Whether an engine has spare register tiles, until others are loaded."""
-    return isinstance(engine, CpuEngine) and any(each.temporary for each in _all(engine.choice))
+    return isinstance(engine, CpuEngine) and engine.choice.temporary
 
 
 def keep_engine(kind: Hashable, engine: Any, shape: Shape | None = None) -> Any:

@@ -309,6 +309,8 @@ def block_tilings(
     ]
     if in_place:
         found = [*dict.fromkeys(fitted(problem, arch, g) for g in found)]
+    if len(found) == 1:
+        return found
     sizes = [
         DepthwiseLayout(g, problem.itemsize, lanes, in_place=in_place).scratch(packs=False).total
         for g in found

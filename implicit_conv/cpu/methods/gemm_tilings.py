@@ -162,7 +162,7 @@ def geometries(
         )
         for tile in choices
     ]
-    if in_place:
+    if in_place or len(found) == 1:
         return found
     dilated = problem.output[-1] > 1 and problem.dilation[-1] >= 5 * problem.stride[-1]
     limit = arch.l2_bytes * (DILATED_SHARE if dilated else BUFFER_SHARE)

@@ -179,6 +179,8 @@ def geometries(problem: Problem, arch: CpuArch, near: Near | None = None) -> lis
         geometry(problem, tile=tile, tile_m=arch.tile_pixels, tile_c=1, tile_k=1)
         for tile in sorted(extents)
     ]
+    if len(found) == 1:
+        return found
     lanes = arch.lanes(problem.itemsize)
     sizes = [
         _layout().PlanarDepthwiseLayout(g, problem.itemsize, lanes).scratch(packs=False).buffer

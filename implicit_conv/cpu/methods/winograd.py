@@ -156,8 +156,8 @@ class Winograd(KernelMethod):
 
     def _box(self, problem: Problem) -> tuple[int, int]:
         """The output rows and columns of a tile."""
-        rows, columns = (schedule.box_extent(taps, self.m) for taps in problem.kernel[1:])
-        return rows, columns
+        _, r, s = problem.kernel
+        return schedule.box_extent(r, self.m), schedule.box_extent(s, self.m)
 
     def tilings(
         self, view: Problem, arch: CpuArch, near: Near | None = None

@@ -62,7 +62,7 @@ class Gemm(Operator):
     def _large_result(self, y: Any) -> dict[str, int]:
         vector, size = self.lanes * self.itemsize, math.prod(y.shape) * y.itemsize
         lines = vector == LINE and self.form.y == self.form.sums
-        lines = lines and not any(step % LINE for step in y.strides[:4])
+        lines = lines and not any([step % LINE for step in y.strides[:4]])
         return {
             "streams": lines and size > STREAMED_BYTES,
             "fetches": lines and FETCHED_BYTES < size <= STREAMED_BYTES,

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.geometry import Geometry
+from implicit_conv.process.cache import cached_property
 
 LINE = 64  # bytes of a cache line; every part of the scratch memory begins on one
 # Bytes of the head, of a load and of an edge in the table of loads that the plane loaders read.
@@ -82,7 +83,12 @@ class Layout(ABC):
 
         A panel is then still in L2 when it is used, and no packed filter is kept.
         """
-        return bool(schedule.tile_count(self.g) == 1)
+        return self.tiles == 1
+
+    @cached_property
+    def tiles(self) -> int:
+        """Load tiles of a group."""
+        return int(schedule.tile_count(self.g))
 
     @property
     def chain(self) -> int:

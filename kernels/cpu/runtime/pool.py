@@ -84,7 +84,7 @@ class Pool:
 
     def _held(self) -> int:
         """Bytes of all free blocks."""
-        return sum(size * len(free) for size, free in self._free.copy().items())
+        return sum([size * len(free) for size, free in self._free.copy().items()])
 
 
 POOL = Pool()

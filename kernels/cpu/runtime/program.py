@@ -160,7 +160,9 @@ class Launched(NamedTuple):
     def action(self) -> Action:
         """What the step does in a run."""
         given = self.scratch, self.x, self.w, self.y, self.panels, self.residual
-        launch, vectors, places = self.launch, self._vectors, [*map(located, given)]
+        launch, vectors = self.launch, self._vectors
+        # Those of `located`, which a new size would else call six times.
+        places = [(at := (a + HALF) >> PLACE_BITS, a - (at << PLACE_BITS)) for a in given]
 
         def run(begins: Sequence[int], bias: Any, scale: Any) -> None:
             scratch, x, w, y, panels, residual = [begins[at] + offset for at, offset in places]
