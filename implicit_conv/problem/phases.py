@@ -98,7 +98,7 @@ def phases_of(problem: Problem) -> tuple[Phase, ...]:
         problem.pad_lo,
         strict=True,
     )
-    found = itertools.product(*(list(axis_phases(*axis)) for axis in axes))
+    found = itertools.product(*itertools.starmap(axis_phases, axes))
     # With groups, filters and channels are swapped by a copy in the default layout.
     weight_layout = WEIGHT_LAYOUTS_OF[problem.rank][0]
     if problem.groups == 1:
@@ -107,7 +107,7 @@ def phases_of(problem: Problem) -> tuple[Phase, ...]:
         C=problem.K,
         K=problem.C,
         size=problem.output,
-        stride=(1,) * problem.rank,
+        stride=(1,) * len(problem.stride),
         weight_layout=weight_layout,
         padding_mode="zeros",
     )

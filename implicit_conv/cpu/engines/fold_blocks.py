@@ -190,8 +190,8 @@ def is_row(problem: Problem, strides: tuple[int, ...]) -> bool:
     """Whether the filters and taps of a channel are one row of a w with these strides."""
     shape = problem.weight_shape
     given = [(shape[at], strides[at]) for at in problem.filter_axes[1:] if at >= 0]
-    new = contiguous_strides(tuple(extent for extent, _ in given), ITEMSIZES[problem.dtype])
-    return all(extent == 1 or step == own for (extent, step), own in zip(given, new, strict=True))
+    new = contiguous_strides(tuple([extent for extent, _ in given]), ITEMSIZES[problem.dtype])
+    return all([extent == 1 or step == own for (extent, step), own in zip(given, new, strict=True)])
 
 
 def as_products(problem: Problem, w: Array) -> Array:

@@ -57,7 +57,7 @@ def taps_of(phase: Phase, w: Array, axes: str) -> Array:
 def sliced(array: Array, axes: str, slices: Sequence[slice]) -> Array:
     """`array` with its spatial axes, or those of taps, sliced."""
     of_axis = dict(zip(space(axes), slices, strict=True))
-    return array[tuple(of_axis.get(letter, slice(None)) for letter in axes)]
+    return array[tuple([of_axis.get(letter, slice(None)) for letter in axes])]
 
 
 def space(axes: str) -> list[str]:
@@ -157,7 +157,7 @@ def panel_starts(problem: Problem, parts: Sequence[Choice]) -> list[int]:
 
 def serves(problem: Problem, strides: tuple[int, ...]) -> bool:
     """Whether a w of these strides can be packed: the filters and taps of a channel are a row."""
-    return is_row(spatial(problem), strides)
+    return is_row(problem, strides)
 
 
 def tap_table(problem: Problem, phases: Sequence[Phase], parts: Sequence[Choice], w: Array) -> Any:

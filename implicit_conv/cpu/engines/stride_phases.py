@@ -207,6 +207,8 @@ class Phases(Composite):
                 of_part = part_of(own, arrays.x, y, residual)
                 steps = _phase_steps(part, arrays.y, of_part, epilogue, formats, room)
                 known[phase.problem] = steps, begins
+                found += steps
+                continue
             steps, firsts = known[phase.problem]
             moves = zip(begins, firsts, strict=True)
             by = {located(first)[0]: at - first for at, first in moves}

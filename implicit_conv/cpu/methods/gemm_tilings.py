@@ -110,7 +110,7 @@ def tilings(
     arch = tiled(arch, multiplier, vectors)
     found = geometries(view, arch, in_place, near, vectors)
     if skips and not in_place:
-        found = [leaving_out(arch, g) for g in found]
+        found = [leaving_out(arch, g, near) for g in found]
     return priced(found, lambda g: estimate(view, arch, g, in_place, slow=slow), view, near)
 
 
@@ -170,13 +170,17 @@ def geometries(
     return fitting or [min(found, key=lambda g: buffer_bytes(g, problem.itemsize))]
 
 
-def leaving_out(arch: CpuArch, g: Geometry) -> Geometry:
-    """The tiling, whose columns on the sides leave out taps that read padding if that pays: they
-    are register tiles of their own, which span several rows.
+def leaving_out(arch: CpuArch, g: Geometry, near: Near | None = None) -> Geometry:
+    """The tiling, whose columns on the sides leave out taps that read padding if that pays, or did
+    for a `near` size: they are register tiles of their own, which span several rows.
     """
-    left_out = g._replace(skips_w=1)
-    if g.S > MOST_TAPS or not schedule.skips_columns(left_out, False):
+    if g.S > MOST_TAPS or (near is not None and not near.geometry.skips_w):
         return g
+    left_out = g._replace(skips_w=1)
+    if not schedule.skips_columns(left_out, False):
+        return g
+    if near is not None:
+        return left_out
     gain = 1 - tile_cycles(arch, left_out, False) / tile_cycles(arch, g, False)
     return left_out if gain > LEAST_GAIN else g
 

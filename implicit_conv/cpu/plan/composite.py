@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import ClassVar, TypeAlias
 
 from implicit_conv.arrays.arrays import Array
@@ -41,11 +42,12 @@ class Composite(Method):
         """The candidate of these parts, which takes so many seconds more than they do, and so many
         more to pack a plain filter.
         """
-        threads = max(part.best.threads for part in parts)
+        best = [part.candidates[0] for part in parts]
+        threads = max([c.threads for c in best])
         rate = threads * arch.hertz
-        packed = seconds + sum(part.seconds(packed=True) for part in parts)
-        plain = seconds + packing + sum(part.seconds() for part in parts)
-        algorithm = max((part.best for part in parts), key=lambda c: c.cycles).algorithm
+        packed = seconds + sum([part.seconds(packed=True) for part in parts])
+        plain = seconds + packing + sum([c.seconds for c in best])
+        algorithm = max(best, key=attrgetter("cycles")).algorithm
         cycles = plain * rate, (plain - packed) * rate
         return Candidate(
             self, algorithm, problem, problem, arch, threads, *cycles, parts=tuple(parts)

@@ -5,7 +5,6 @@ A repeated one compares arrays with those of the first, and compiled code makes 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -76,7 +75,11 @@ def as_row(problem: Problem, array: Array) -> Array:
 
 def contiguous_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     """The strides of a new array, in bytes."""
-    return tuple(itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+    strides = []
+    for extent in reversed(shape):
+        strides.append(itemsize)
+        itemsize *= extent
+    return tuple(reversed(strides))
 
 
 def stand_in(shape: tuple[int, ...], dtype: str, strides: tuple[int, ...] | None = None) -> Array:
