@@ -100,6 +100,7 @@ CALLS_KEPT = 512  # prepared calls of `conv2d` at most, and those of each plan b
 
 PHASES = Store(64)  # maps input gradients to their stride phases
 PLANS = Store(512)  # maps (shapes, dtype, options, settings) to plans, for every engine
+OPERATORS = Store(512)  # maps problems on a GPU to choices of kernels
 # Fast path of `conv2d`: maps (shapes, strides, dtypes, options, settings) to prepared calls.
 CALLS: dict[object, Any] = {}
 _older: list[dict[object, Any]] = [{}]  # what CALLS held before it was full
@@ -147,6 +148,7 @@ def clear() -> None:
     _older[0] = {}
     PHASES.clear()
     PLANS.clear()
+    OPERATORS.clear()
     SIZED.clear()
     KINDS.clear()
     ENGINES.clear()

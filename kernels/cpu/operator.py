@@ -126,7 +126,10 @@ class Operator(ABC):
         other._size(layout)
         packs = type(self)._packer is not Operator._packer and not layout.packs_in_loop
         packer_missing = packs and not other._packer().is_loaded(self.build.compiler)
-        return packer_missing + sum(other.table[slot] == 0 for slot in parts)
+        missing = sum([other.table[slot] == 0 for slot in parts])
+        if not missing and other.table is self.table:
+            self._filled.update(other._filled)
+        return packer_missing + missing
 
     def _new_table(self) -> None:
         self.table = np.zeros(table.SLOTS, np.int64)
@@ -380,7 +383,7 @@ class Operator(ABC):
 
     def _input(self, x: Any) -> Input:
         """The strides of `x`."""
-        return Input(0, *x.strides, x.strides[-1] * self.form.channels)
+        return Input(0, *x.strides, element=x.strides[-1] * self.form.channels)
 
     def _load_tile(self, x: Any) -> int:
         """The slot of the part that loads tiles of `x`, now compiled."""

@@ -92,10 +92,12 @@ class SizeClass:
         return [(axis, shape[axis]) for axis in axes]
 
     def _bind(self, axis: int, extent: int, take: Take | None = None) -> bool:
-        """Bind a call of x with another extent along an axis, if it needs no plan of its own."""
+        """Bind a call of x with another extent along an axis, if it needs no plan of its own, and
+        kernels that are not loaded.
+        """
         shape = self.engine.x_shape
         other = self.sized((*shape[:axis], extent, *shape[axis + 1 :]), None, take)
-        if other is not None:
+        if other is not None and missing(other):
             bind(other)
         return other is not None
 

@@ -4,8 +4,8 @@ takes the arrays of a call. It sees shapes and strides, not elements.
 Problems that differ in their sizes alone, the batch and the spatial extents, are of one kind. Sizes
 are near if they differ by less than a factor of two along each axis, and then the choice for one
 serves another, so that a kind is searched once for each such range: a search asks all methods for
-all their tilings, which takes milliseconds. What is taken over is the method and about the extents
-of its load tile; all that depends on a size is derived anew.
+all their tilings, which takes milliseconds. What is taken over is the method, about the extents of
+its load tile, and whether taps are left out; all that depends on a size is derived anew.
 """
 
 from __future__ import annotations
