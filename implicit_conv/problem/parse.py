@@ -188,12 +188,11 @@ def exact_key(values: tuple[Any, ...]) -> bytes | None:
         return None
 
 
-def is_exact(values: object) -> bool:
+def is_exact(values: Any) -> bool:
     """Whether `values` are nested lists and tuples of plain ints and strings."""
     if type(values) not in (list, tuple):
         return type(values) in (int, str)
-    others = (each for each in values if type(each) not in (int, str))
-    return all(map(is_exact, others))
+    return all(map(is_exact, [each for each in values if type(each) not in (int, str)]))
 
 
 def hashable(name: str, value: object) -> Any:

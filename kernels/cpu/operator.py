@@ -383,7 +383,8 @@ class Operator(ABC):
 
     def _input(self, x: Any) -> Input:
         """The strides of `x`."""
-        return Input(0, *x.strides, element=x.strides[-1] * self.form.channels)
+        n, d, h, w, c = x.strides
+        return Input(0, n, d, h, w, c, c * self.form.channels)
 
     def _load_tile(self, x: Any) -> int:
         """The slot of the part that loads tiles of `x`, now compiled."""
