@@ -103,7 +103,8 @@ class PlanarGemm(Operator):
         columns = [b * phase + shift * self.itemsize for b, shift in taps]
         pitch = g.phases_w * phase
         rows = [schedule.tap_row(g, j) * pitch for j in range(schedule.filter_rows(g))]
-        planes = [c * schedule.image_rows(g) * pitch for c in range(g.C)]
+        plane = schedule.image_rows(g) * pitch
+        planes = [c * plane for c in range(g.C)]
         return np.array([c + r + s for c in planes for r in rows for s in columns], np.int64)
 
     def _entry(self) -> Code:
