@@ -98,7 +98,7 @@ IMAGES: Recent[Any] = Recent(512)  # maps filters of images to their launches, a
 PREPARED: Recent[bool] = Recent(1024)  # kinds of calls whose kernels are loaded, or will be
 CALLS_KEPT = 512  # prepared calls of `conv2d` at most, and those of each plan by their strides
 
-PHASES = Store(64)  # maps input gradients to their stride phases
+PHASES = Store(8)  # maps input gradients to their stride phases, of which there may be thousands
 PLANS = Store(512)  # maps (shapes, dtype, options, settings) to plans, for every engine
 OPERATORS = Store(512)  # maps problems on a GPU to choices of kernels
 # Fast path of `conv2d`: maps (shapes, strides, dtypes, options, settings) to prepared calls.

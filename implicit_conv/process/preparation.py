@@ -135,7 +135,7 @@ def prepare(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
             return call()
     if imported(LLVM):  # else the first thing to do is to import it
         is_main = threading.get_ident() == threading.main_thread().ident
-        line = _preparing if is_main else _next
+        line = contextlib.nullcontext() if is_main else _next
         with line, _preparing:
             before, _here.task = _task(), SELF
             try:

@@ -18,9 +18,11 @@ from implicit_conv.kernels.cpu.runtime import code
 from implicit_conv.operators import dispatch
 from implicit_conv.problem import reference
 from implicit_conv.problem.options import LAYOUTS_OF
-from implicit_conv.problem.problem import Problem
+from implicit_conv.problem.problem import CACHED, Problem
 from implicit_conv.process import cache, preparation
+from implicit_conv.process.cache import cached_property
 from implicit_conv.process.disk import Store
+from implicit_conv.testing import Case
 
 # Kinds: (function, shape of x without its sizes, shape of w, options, extents of the sizes).
 KINDS = {
@@ -439,6 +441,25 @@ def test_packed_filters_of_near_sizes_have_the_order_that_each_would_have(name, 
         assert any("packed" in vars(c) for c in found)
     for c in found:
         assert c.packed == c.method.packed(c)
+
+
+def test_another_size_shares_what_depends_on_none():
+    """Of all that a problem keeps, in all its orders of axes."""
+    kept = {name for name, value in vars(Problem).items() if isinstance(value, cached_property)}
+    assert kept == {*CACHED}
+    for layout, batched in (("NCHW", True), ("NHWC", True), ("NCHW", False)):
+        case = Case(N=2 if batched else 1, C=3, K=4, size=(9, 8), layout=layout)
+        first = replace(case.problem, batched=batched)
+        for name in CACHED:
+            getattr(first, name)
+        fields = {"N": 5 if batched else 1, "size": (7, 30), "pad_lo": (0, 2), "pad_hi": (1, 0)}
+        found, new = first.changed(**fields), replace(first, **fields)
+        for name in CACHED:
+            assert getattr(found, name) == getattr(new, name), name
+        for window in ({"kernel": (2, 2)}, {"C": 6}, {"stride": (2, 1)}, {"dtype": "float64"}):
+            for name in CACHED:
+                other = first.changed(**window)
+                assert getattr(other, name) == getattr(replace(first, **window), name), name
 
 
 def test_windows_of_as_many_words_share_no_loads():
