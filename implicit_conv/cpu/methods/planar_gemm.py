@@ -55,6 +55,7 @@ KEPT_TILES = 2  # register tiles of a load tile whose pixels are kept
 TILE_COLUMNS = (112, 48)  # output columns of a load tile, if whole rows are too long
 PLANES_SHARE = 0.6  # share of L2 that a load tile's planes may fill: every panel reads them
 PAGE_BYTES, NEAR_PAGES = 4096, 64  # of memory, and those that a core finds at once
+LARGEST_COPY = 1 << 19  # bytes of a filter whose copy leaves a call to compiled code
 FEW_FILTERS = 8  # filters of a register tile that leave registers for 3 vectors of pixels
 
 
@@ -293,7 +294,8 @@ def estimate(method: PlanarGemm, problem: Problem, arch: CpuArch, g: Geometry) -
     threads = thread_count(problem, arch)
     tile, chunk = divide(arch, g, threads, problem.itemsize, multiply, load + costs.common.item)
     copy = 0 if reads_filters_in_place(problem) else g.groups * g.K * g.C * schedule.taps(g)
-    packing = threads * copy * costs.planar_gemm.filter
+    large = copy * problem.itemsize > LARGEST_COPY
+    packing = threads * copy * (own.large_filter if large else own.filter)
     return Estimate(schedule.tile_count(g) * g.groups * tile + packing, chunk, packing)
 
 

@@ -46,6 +46,8 @@ RUN = 3
 # the number of such runs, and the bytes from one to the next in x and in y.
 RUN_BYTES, AXES, COPY_HEADER = range(3)
 AXIS = 3
+MOST_COPY_AXES = 16  # more than any array has, with two that are cut into blocks
+BLOCK, LEAST_BLOCK = 16, 4  # elements of a block along an axis that is cut
 LARGEST_KEPT = 25  # the exponent of the largest block of a run that is kept, 32 MiB
 MOST_RUNS = 64  # others would take longer than the same sums by numpy
 MOST_BIAS = 1 << 24  # float32 has no larger odd numbers
@@ -473,7 +475,10 @@ class Words:
 
 
 def copy_table(source: Array, target: Array) -> list[int]:
-    """The words of a table of a copy: axes that follow each other in both arrays are one."""
+    """The words of a table of a copy: axes that follow each other in both arrays are one. Where
+    elements of the source follow each other along another axis than those of the target, both axes
+    are cut into blocks, whose lines stay in L1.
+    """
     given = zip(source.shape, source.strides, target.strides, strict=True)
     axes = sorted((axis for axis in given if axis[0] != 1), key=lambda axis: -abs(axis[2]))
     run, merged = source.itemsize, list[tuple[int, int, int]]()
@@ -484,4 +489,21 @@ def copy_table(source: Array, target: Array) -> list[int]:
             merged[0] = count * merged[0][0], *merged[0][1:]
         else:
             merged.insert(0, (count, step, to_step))
+    merged = _in_blocks(merged)
     return [run, len(merged), *(word for axis in merged for word in axis)]
+
+
+def _in_blocks(axes: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """The axes of a copy, of which the innermost one and that along which the source has its
+    elements are cut into blocks, if they are two, and whole blocks.
+    """
+    if len(axes) < 2:
+        return axes
+    near = min(axes, key=lambda axis: abs(axis[1]))
+    inner, outer = axes[-1], [axis for axis in axes[:-1] if axis is not near]
+    sizes = [math.gcd(axis[0], BLOCK) for axis in (inner, near)]
+    if near is inner or min(sizes) < LEAST_BLOCK:
+        return axes
+    blocks = zip((inner, near), sizes, strict=True)
+    whole = [(n // size, step * size, to * size) for (n, step, to), size in blocks]
+    return [*outer, *whole, (sizes[1], *near[1:]), (sizes[0], *inner[1:])]

@@ -82,6 +82,7 @@ class PlanarGemm(NamedTuple):
     staged: Cycles  # per element of x or y in NHWC that is copied to or from a flat row
     gather: Cycles  # per element to gather the pixels that dot products compute
     filter: Cycles  # per element of a filter that is copied to KCRS order, in one thread
+    large_filter: Cycles  # the same of one that numpy copies, of more than LARGEST_COPY bytes
     pixel_row: Cycles  # fixed, per row of pixels that is transposed
     call: Cycles  # fixed, per register tile of several taps
     dot: Cycles  # fixed, per register tile of dot products: to add up lanes
@@ -283,6 +284,7 @@ EPYC = Costs(
         staged=0.5,
         gather=4,
         filter=10,
+        large_filter=10,
         pixel_row=25,
         call=25,
         dot=30,

@@ -2,7 +2,8 @@
 
 `PlanarGemm.page` was set before and not fitted: arrays that take turns, which no cache has, show
 more of it than those of a fit, 10 % of 256 channels at 56 x 56. `PlanarGemm.keep` and `kept` were
-set by 27 layers after the fit, `Gemm.wide_elements` by 32, and `WeightGrad.plane_row` by 14.
+set by 27 layers after the fit, `PlanarGemm.filter` by 7, `Gemm.wide_elements` by 32, and
+`WeightGrad.plane_row` by 14.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ XEON = Costs(
         sums=1.392,
         staged=0.6499,
         gather=6.482,
-        filter=10,
+        filter=1.5,
+        large_filter=10,
         pixel_row=27.76,
         call=21.7,
         dot=35.18,

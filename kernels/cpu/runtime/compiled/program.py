@@ -24,6 +24,7 @@ from implicit_conv.kernels.cpu.runtime.program import (
     ENTRY,
     HEADER,
     LARGEST_KEPT,
+    MOST_COPY_AXES,
     MOST_THREADS,
     NOTHING,
     OPERANDS,
@@ -123,16 +124,24 @@ def copy_elements(table: int, origin: int, to: int) -> None:
     for _ in range(axes - 1):
         axis -= WORD * AXIS
         rows *= memory.read(axis)
-    for row in range(rows):
-        rest, here, there, axis = row, origin, to, inner
-        for _ in range(axes - 1):
+    places = memory.stack(WORD * MOST_COPY_AXES)  # of a row, along each axis from the inner ones on
+    memory.zero(places, WORD * MOST_COPY_AXES)
+    for _ in range(rows):
+        copy_row(to, origin, count, step, origin_step, run)
+        axis, place, carries = inner, places, 1
+        while carries and axis > table + WORD * COPY_HEADER:
             axis -= WORD * AXIS
+            following = memory.read(place) + 1
+            to += memory.read(axis + 2 * WORD)
+            origin += memory.read(axis + WORD)
             extent = memory.read(axis)
-            place = rest % extent
-            rest //= extent
-            here += place * memory.read(axis + WORD)
-            there += place * memory.read(axis + 2 * WORD)
-        copy_row(there, here, count, step, origin_step, run)
+            carries = following == extent
+            if carries:
+                to -= extent * memory.read(axis + 2 * WORD)
+                origin -= extent * memory.read(axis + WORD)
+                following = 0
+            memory.write(place, following)
+            place += WORD
 
 
 def run_on_threads(starter: int, entry: int, blob: int, threads: int) -> None:
