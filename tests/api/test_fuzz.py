@@ -454,7 +454,7 @@ def test_a_number_that_a_prepared_call_does_not_hold_is_found(monkeypatch):
         return call
 
     deck = Deck(45, 2)
-    drawn = [deck.deal()[1][0] for _ in range(36)]
+    drawn = [one for _ in range(36) for one in deck.deal()[1][:3]]
     plain = {"storages": ("contiguous",) * 3, "unbatched": False, "scaled": False, "change": "none"}
     number = {"prepared": True, "numbers": True, "biased": True, "out": "contiguous", "times": 2}
     listed = [replace(one, **plain, **number) for one in drawn if one.made.epilogue]
