@@ -13,7 +13,11 @@ from implicit_conv.cpu.machine.arch import cpu_arch
 from implicit_conv.cpu.machine.compiler import host_features
 from perf.engines import ENGINES
 
-TORCH_AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}  # its variables
+TORCH_AVX2 = {  # its variables, and MKL's, which has its 1x1 layers on Intel
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+    "ATEN_CPU_CAPABILITY": "avx2",
+}
 
 
 def opponents(chosen: list[str] | None) -> list[str]:

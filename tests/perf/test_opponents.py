@@ -17,9 +17,10 @@ def narrow(monkeypatch):
 
 
 def test_torch_is_told_to_use_narrow_vectors(narrow, monkeypatch):
-    with pytest.raises(ValueError, match=r"256 bits .*set ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU"):
+    with pytest.raises(ValueError, match=r"256 bits .*set ONEDNN_MAX_CPU_ISA=AVX2 MKL_EN"):
         opponents.opponents(["torch"])
-    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    for name in ("ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS"):
+        monkeypatch.setenv(name, "AVX2")
     with pytest.raises(ValueError, match="set ATEN_CPU_CAPABILITY=avx2, so"):
         opponents.opponents(["torch"])
     monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
