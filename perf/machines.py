@@ -23,10 +23,11 @@ def machine_of(record: Record) -> str:
     machine = record["machine"]
     if machine["gpu"]:
         return str(machine["gpu"])
-    if machine["cpu"].startswith("Intel") and "Xeon" in machine["cpu"]:
-        return f"Intel Xeon{' with AMX' * ('amx-tile' in machine['flags'])}"
+    name = generation_of(record) or machine["cpu"]
+    if name.startswith("Intel") and "Xeon" in name:
+        name = f"Intel Xeon{' with AMX' * ('amx-tile' in machine['flags'])}"
     narrow = "avx512f" in machine["flags"] and machine["vector_bits"] == 256
-    return f"{generation_of(record) or machine['cpu']}{', AVX2' if narrow else ''}"
+    return f"{name}{', AVX2' if narrow else ''}"
 
 
 def machine_line(record: Record) -> str:

@@ -145,6 +145,7 @@ def test_machines_are_named_by_what_the_record_says():
     assert machines.machine_of(made(cpu=other)) == other
     assert machines.machine_of(made(cpu="Intel(R) Xeon(R) Processor (family 6)")) == "Intel Xeon"
     assert machines.machine_of(made(bits=256)) == "Zen 5, AVX2"
+    assert machines.machine_of(made(cpu=XEON, bits=256)) == "Intel Xeon, AVX2"
 
 
 def test_bars_name_what_is_unusual():
