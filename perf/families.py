@@ -15,6 +15,7 @@ from perf.tables import markdown
 
 PAGE = "on-your-cpu.md"
 AVX2 = 256  # bits of its vectors
+INTEL = "GenuineIntel"
 
 
 def family_of(record: Record) -> str:
@@ -26,7 +27,7 @@ def family_of(record: Record) -> str:
 def costs_of(record: Record) -> Costs:
     """The costs that the planner takes on the machine of a run."""
     machine = record["machine"]
-    vendor = "GenuineIntel" if machine["cpu"].startswith("Intel") else ""
+    vendor = INTEL if machine["cpu"].startswith("Intel") else ""
     return nearest_costs(machine["vector_bits"], vendor)
 
 
@@ -45,8 +46,9 @@ def page(records: Sequence[Record], regrets: Sequence[Record] = ()) -> str:
             row[family] = f"{one.mean.ratio:.2f} ({one.worst.worst:.2f})" if one else ""
         costs[family] = costs_of(members[0]).name
         choices[family] = regret.words([one for one in regrets if family_of(one) == family])
-    named = {"avx2": nearest_costs(AVX2), "narrow": nearest_costs(AVX2 // 2)}
-    named |= {"amd": nearest_costs(2 * AVX2), "intel": nearest_costs(2 * AVX2, "GenuineIntel")}
+    named = {"amd": nearest_costs(2 * AVX2), "intel": nearest_costs(2 * AVX2, INTEL)}
+    named |= {"avx2": nearest_costs(AVX2), "intel_avx2": nearest_costs(AVX2, INTEL)}
+    named["narrow"] = nearest_costs(AVX2 // 2)
     last = [choices, costs] if regrets else [costs]
     table = markdown([*rows.values(), *last], left=1)
     return words(PAGE, table=table, **named) if rows else ""

@@ -14,12 +14,13 @@ from implicit_conv.cpu.candidates.candidate import Candidate
 from implicit_conv.cpu.candidates.query import Request
 from implicit_conv.cpu.engines import dgrad, wgrad
 from implicit_conv.cpu.engines.engine import plan
-from implicit_conv.cpu.machine.arch import CpuArch
+from implicit_conv.cpu.machine.arch import CpuArch, nearest_costs
 from implicit_conv.problem.problem import Problem
 from perf.layers import SUITES
 
 FOLDER = Path(__file__).parent / "choices"
 KIB = 1 << 10
+INTEL = "GenuineIntel"
 CPUS = {
     "epyc9004": CpuArch(
         *(512, True, 32 * KIB, 1024 * KIB, 1, 14),
@@ -34,7 +35,18 @@ CPUS = {
         int8="quads",
         l1_ways=12,
     ),
+    "xeon": CpuArch(
+        *(512, True, 48 * KIB, 2048 * KIB, 1, 14),
+        rounds_bfloat16=True,
+        bfloat16="pairs",
+        int8="quads",
+        l1_ways=12,
+        costs=nearest_costs(512, INTEL),
+    ),
     "avx2": CpuArch(256, True, 32 * KIB, 512 * KIB, 1, 6),
+    "intel-avx2": CpuArch(
+        *(256, True, 48 * KIB, 1280 * KIB, 1, 6), l1_ways=12, costs=nearest_costs(256, INTEL)
+    ),
     "neon": CpuArch(
         *(128, True, 64 * KIB, 1024 * KIB, 1, 12),
         rounds_bfloat16=True,

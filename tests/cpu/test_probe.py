@@ -219,5 +219,6 @@ def test_costs_are_those_of_the_family():
     assert arch.nearest_costs(512, "GenuineIntel").name == "Intel Xeon with AVX-512"
     assert arch.nearest_costs(512, "AuthenticAMD").name == "AMD EPYC with AVX-512"
     assert arch.nearest_costs(512).name == "AMD EPYC with AVX-512"
-    assert {arch.nearest_costs(256, vendor).name for vendor in ("", "GenuineIntel")} == {"AVX2"}
-    assert arch.nearest_costs(128).name == "128 bits"
+    assert arch.nearest_costs(256, "GenuineIntel").name == "Intel with AVX2"
+    assert arch.nearest_costs(256, "AuthenticAMD").name == "AVX2"
+    assert {arch.nearest_costs(128, vendor).name for vendor in ("", "GenuineIntel")} == {"128 bits"}

@@ -10,7 +10,7 @@ import platform
 from dataclasses import dataclass, field
 
 from implicit_conv.cpu.machine.compiler import check_target, compiled_target
-from implicit_conv.cpu.machine.costs import AVX2, EPYC, NARROW, Costs
+from implicit_conv.cpu.machine.costs import AVX2, EPYC, INTEL_AVX2, NARROW, Costs
 from implicit_conv.cpu.machine.costs.xeon import XEON
 from implicit_conv.cpu.machine.probe import (
     HWCAPS,
@@ -82,14 +82,15 @@ class CpuArch:
         return min(period // LINE, period // math.gcd(period, pitch)) * self.l1_ways
 
 
-TABLES = (EPYC, XEON, AVX2, NARROW)
+TABLES = (EPYC, XEON, AVX2, INTEL_AVX2, NARROW)
+INTEL = {512: XEON, 256: INTEL_AVX2}
+OTHERS = {512: EPYC, 256: AVX2}
 
 
 def nearest_costs(vector_bits: int, vendor: str = "") -> Costs:
     """The table of the family that a CPU with such vectors and `System.vendor` is most like."""
-    if (vector_bits, vendor) == (512, "GenuineIntel"):
-        return XEON
-    return {512: EPYC, 256: AVX2}.get(vector_bits, NARROW)
+    families = INTEL if vendor == "GenuineIntel" else OTHERS
+    return families.get(vector_bits, NARROW)
 
 
 # Pixels of a register tile, by (vector bits, vector registers). Its 2 x pixels accumulators, two

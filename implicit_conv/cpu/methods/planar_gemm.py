@@ -213,7 +213,7 @@ def geometries(
     far = method.in_place and is_far(whole, problem.itemsize)
     sizes = (arch.tile_pixels,) if far else (arch.tile_pixels, FEW_FILTERS)
     if method.keeps:
-        sizes = (FEW_FILTERS,)
+        sizes = (min(FEW_FILTERS, arch.tile_pixels),)
     panels = {balanced(problem.K // problem.groups, most) for most in sizes}
     if near is not None:
         panels = panels & {near.geometry.tile_k} or panels

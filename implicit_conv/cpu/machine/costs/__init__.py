@@ -382,6 +382,12 @@ AVX2 = replace(
     planes=EPYC.planes._replace(shift=1 / 8),
     transposed=EPYC.transposed._replace(spread_store=5.0),
 )
+INTEL_AVX2 = replace(
+    AVX2,
+    name="Intel with AVX2",
+    made="those of AVX2, and what pages cost an Intel Xeon",
+    planar_gemm=AVX2.planar_gemm._replace(page=2.2, keep=0.5, kept=1.2),
+)
 NARROW = replace(
     EPYC,
     name="128 bits",
