@@ -5,13 +5,17 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
 
 from implicit_conv.arrays.arrays import Array, numpy_dtype
 from implicit_conv.cpu.run.call import Arrays
 from implicit_conv.errors import PlanError
+from implicit_conv.kernels.cpu.runtime.layout import round_up
 from implicit_conv.kernels.cpu.runtime.objects import differing, offset_of
 from implicit_conv.kernels.cpu.runtime.program import (
+    RESIDUAL,
     Copied,
     Program,
     Room,
@@ -21,6 +25,9 @@ from implicit_conv.kernels.cpu.runtime.program import (
     X,
     Y,
     address_of,
+    array_at,
+    begin_of,
+    copied,
     located,
     placed,
 )
@@ -35,6 +42,8 @@ Views: TypeAlias = tuple[Array, Array, Array]
 __all__ = [
     "TORCH_FUNCTIONS",
     "Buffer",
+    "Pipeline",
+    "Program",
     "TorchCalls",
     "Views",
     "buffer_arrays",
@@ -89,6 +98,110 @@ def make_words(plan: Plan, parts: Sequence[Views], *, copies_filter: bool = True
     if words is None:
         raise PlanError("the call takes Python")
     return words
+
+
+class Part(NamedTuple):
+    """A plan of a pipeline: numbers of the images that it reads, its filter, which is an array or
+    packed, and the form of its result.
+    """
+
+    plan: Plan
+    images: Sequence[int]
+    w: Any
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    bias: Array | None = None
+    scale: Array | None = None
+
+
+class Pipeline:
+    """Plans of convolutions as one program, in which each may read what earlier ones write.
+
+    Images have numbers: those that a run is given, up to three, and then results. The last result
+    is that of the program; all others are in its room.
+    """
+
+    def __init__(self) -> None:
+        self._given = list[Array]()
+        self._parts = list[Part]()
+
+    def read(self, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...]) -> None:
+        """Have runs take one more image; strides are in bytes."""
+        place = (X, W, RESIDUAL)[len(self._given)]
+        self._given.append(placed(place, shape, dtype, strides))
+
+    def add(self, part: Part) -> None:
+        """Have one more result."""
+        self._parts.append(part)
+
+    def program(self) -> Program:
+        """The program of all plans.
+
+        Raises
+        ------
+        PlanError
+            No method takes arrays of these strides.
+        """
+        room, steps, images = Room(), list[Step](), [*self._given]
+        for number, place in enumerate(self._places()):
+            part = self._parts[number]
+            dtype = _dtype(part)
+            at = begin_of(Y)
+            if part is not self._parts[-1]:
+                room.end = place
+                at = room.take(dtype.itemsize * math.prod(part.shape))
+            images.append(array_at(at, part.shape, dtype, part.strides))
+        end = room.end = round_up(room.size)
+        for part, y in zip(self._parts, images[len(self._given) :], strict=True):
+            steps += _steps(part, [images[n] for n in part.images], y, room)
+            room.end = end
+        return Program(steps, room)
+
+    def _places(self) -> list[int]:
+        """Where in the room each result begins: at the first place that is free from when it is
+        written until it is read for the last time. The last one is elsewhere.
+        """
+        first = len(self._given)
+        until = {number: now for now, part in enumerate(self._parts) for number in part.images}
+        used, places = list[tuple[int, int, int]](), list[int]()  # (begin, end, last use)
+        for now, part in enumerate(self._parts):
+            size = round_up(_dtype(part).itemsize * math.prod(part.shape))
+            used = sorted(each for each in used if each[2] >= now)
+            begin = 0
+            for low, high, _ in used:
+                if begin + size <= low:
+                    break
+                begin = max(begin, high)
+            places.append(begin)
+            used.append((begin, begin + size, until.get(first + now, now)))
+        return places
+
+
+def _dtype(part: Part) -> Any:
+    """That of the result."""
+    engine: Any = part.plan.engine
+    return numpy_dtype(engine.y_dtype)
+
+
+def _steps(part: Part, images: Sequence[Array], y: Array, room: Room) -> list[Step]:
+    """The steps of one part."""
+    engine: Any = part.plan.engine
+    if engine.out_dtype != engine.y_dtype:
+        raise PlanError("the result takes more than one call")
+    steps, after, residual = list[Step](), list[Step](), None
+    bias, scale = engine.vectors(part.bias, part.scale)
+    if len(images) > 1:
+        residual = images[1]
+        if scale is not None and not residual.flags.c_contiguous:
+            residual = copied(residual, room, steps)
+        if scale is not None and not y.flags.c_contiguous:
+            result, y = y, room.array(y.shape, y.dtype)
+            after.append(Copied(y, result))
+    packed = not isinstance(part.w, np.ndarray)
+    w, panels = (None, part.w.operand) if packed else (part.w, 0)
+    arrays = Arrays(images[0], w, y, residual, panels)
+    own = engine.steps(arrays, room, biased=bias is not None, scaled=scale is not None)
+    return [*steps, *(step.fixed(bias, scale) for step in own), *after]
 
 
 def _is_filter(array: Array) -> bool:

@@ -31,6 +31,7 @@ FUNCTIONS: dict[Any, Activation] = {
     torch.tanh: "tanh",
     functional.hardswish: "hardswish",
 }
+HARDTANH = "min_val", "max_val", "inplace"
 METHODS: dict[str, Activation] = {
     "relu": "relu",
     "relu_": "relu",
@@ -67,9 +68,18 @@ def of_call(function: Any, arguments: tuple[Any, ...], options: dict[str, Any]) 
     ):
         (slope,) = arguments or (others.get("negative_slope", 0.01),)
         return ("leaky_relu", float(slope)) if isinstance(slope, (int, float)) else None
+    if function is functional.hardtanh:
+        return _clamp(dict(zip(HARDTANH, arguments, strict=False)) | others)
     if others or len(arguments) > 1 or not all(type(value) is bool for value in arguments):
         return None
     return METHODS.get(function) if isinstance(function, str) else FUNCTIONS.get(function)
+
+
+def _clamp(given: dict[str, Any]) -> Activation:
+    """Hardtanh between two numbers."""
+    bounds = given.get("min_val", -1.0), given.get("max_val", 1.0)
+    plain = given.keys() <= {*HARDTANH} and all(isinstance(each, (int, float)) for each in bounds)
+    return ("clamp", float(bounds[0]), float(bounds[1])) if plain else None
 
 
 def _gelu(approximate: object) -> Activation:

@@ -300,7 +300,7 @@ def product(
         kind, letters = "conv_transpose", "CK"
         options["output_padding"] = window.output_padding
     of_x, of_w = View.of_images(x, order), View.of_filter(w, letters)
-    plan = _plan(f"{kind}{{}}d", (of_x, of_w), (of_x, of_w), window, x.dtype, **options)
+    plan = plan_of(f"{kind}{{}}d", (of_x, of_w), (of_x, of_w), window, x.dtype, **options)
     problem = plan.problem  # that of a transposed convolution has y as its input
     shape = problem.input_shape if window.transposed else problem.output_shape
     own_shape = shape if of_x.axes is None else (shape[0], shape[-1], *shape[1:-1])
@@ -311,7 +311,7 @@ def _input_gradient(dy: Any, x: Any, w: Any, window: Window, order: Any) -> Step
     of_dy, of_w = View.of_images(dy, order), View.of_filter(w, "KC")
     of_dx = View.of_images(x, order, x.shape)
     given, shape = (of_dy, of_w), of_dx.planned_shape
-    plan = _plan("conv{}d_input_grad", given, given, window, x.dtype, input_shape=shape)
+    plan = plan_of("conv{}d_input_grad", given, given, window, x.dtype, input_shape=shape)
     return Step(plan, of_dy, of_w, of_dx, x.dtype)
 
 
@@ -320,11 +320,11 @@ def _weight_gradient(x: Any, dy: Any, w: Any, window: Window, order: Any) -> Ste
     of_dw = View.of_filter(w, "KC", order)
     given, shape = (of_x, of_dy), of_dw.planned_shape
     layouts = of_x, of_dw
-    plan = _plan("conv{}d_weight_grad", given, layouts, window, x.dtype, weight_shape=shape)
+    plan = plan_of("conv{}d_weight_grad", given, layouts, window, x.dtype, weight_shape=shape)
     return Step(plan, of_x, of_dy, of_dw, x.dtype)
 
 
-def _plan(
+def plan_of(
     name: str,
     given: tuple[View, View],
     layouts: tuple[View, View],

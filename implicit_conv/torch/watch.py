@@ -18,13 +18,13 @@ VERSION = attrgetter("_version")
 HOOKS = "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"
 OWN = frozenset(vars(torch.nn.Module())) - {"training"}  # attributes of every module
 UNSET = object()
-_fused_steps = [0]  # the steps of optimisers whose writes no version counter tells
+FUSED_STEPS = [0]  # the steps of optimisers whose writes no version counter tells
 
 
 def _count(optimizer: Any, arguments: Any, options: Any) -> None:
     """Count steps of fused optimisers: they leave the versions of parameters as they are."""
     if any(group.get("fused") for group in optimizer.param_groups):
-        _fused_steps[0] += 1
+        FUSED_STEPS[0] += 1
 
 
 register_optimizer_step_post_hook(_count)
@@ -110,7 +110,7 @@ class Weights(NamedTuple):
             list(map(VERSION, tensors)),
             list(map(storage_address, tensors)),
             _forms(tensors),
-            _fused_steps[0],
+            FUSED_STEPS[0],
             held,
         )
 
@@ -124,7 +124,7 @@ class Weights(NamedTuple):
             list(map(VERSION, tensors)) == self.versions
             and list(map(storage_address, tensors)) == self.addresses
             and _forms(tensors) == self.forms
-            and _fused_steps[0] == self.fused_steps
+            and FUSED_STEPS[0] == self.fused_steps
         )
 
 

@@ -1,4 +1,5 @@
-"""Random small networks with `implicit_conv.torch.convert`, against themselves in float64.
+"""Random small networks with `implicit_conv.torch.convert`, or compiled by ``torch.compile`` with our
+backend, against themselves in float64.
 
 A network is called again and again, each time with other values, while its weights, its modules and
 its modes change.
@@ -49,9 +50,11 @@ CHANGES = (
 )
 
 
+NOT_COMPILED = "hook", "convert", "restore"  # changes that no guard of Dynamo sees, or of convert
 PLANNED, FUSED, OWN = "planned", "fused", "torch's own kernels"
 KINDS = (*map(calls, TIMES), *dict.fromkeys(CHANGES[1:]))
-WAYS = PLANNED, FUSED, OWN
+CONVERTED, COMPILED = "converted", "compiled"
+WAYS = tuple(f"{door}: {way}" for door in (CONVERTED, COMPILED) for way in (PLANNED, FUSED, OWN))
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,10 @@ class Program:
         How often it is called before the first change.
     is_flat : bool
         Whether all parameters are parts of one tensor, which has other ones for them too.
+    is_compiled : bool
+        Whether it is compiled, and not converted.
+    is_whole : bool
+        Whether it returns the last layer's result alone, so that layers are together.
     guard : one of SIDES, or ""
         The side of inputs, and of parameters and buffers as they are at first, on which there are
         inaccessible pages.
@@ -148,6 +155,8 @@ class Program:
     seed: int
     times: int = 1
     is_flat: bool = False
+    is_compiled: bool = False
+    is_whole: bool = False
     guard: str = ""
 
     @property
@@ -176,6 +185,7 @@ class Program:
 
         import implicit_conv.torch as door
         from implicit_conv.torch import fused
+        from implicit_conv.torch.region import Made, RegionFunction
 
         torch.manual_seed(self.seed)
         torch.set_num_threads(1)
@@ -187,27 +197,33 @@ class Program:
         rows = _rows(model)
         if self.is_flat:
             _use_row(model, rows)
-        door.convert(model)
-        watch, dice = Watch(), Dice(self.seed)
+        watch, dice, run = Watch(), Dice(self.seed), model
+        if self.is_compiled:
+            run = _compiled(model)
+        else:
+            door.convert(model)
         with (
-            counted(watch, fused.FusedConv, "_prepared", f"converted: {PLANNED}"),
-            counted(watch, fused.FusedStep, "run", f"converted: {FUSED}"),
-            counted(watch, fused.FusedConv, "_by_torch", f"converted: {OWN}"),
+            counted(watch, fused.FusedConv, "_prepared", f"{CONVERTED}: {PLANNED}"),
+            counted(watch, fused.FusedStep, "run", f"{CONVERTED}: {FUSED}"),
+            counted(watch, fused.FusedConv, "_by_torch", f"{CONVERTED}: {OWN}"),
+            counted(watch, RegionFunction, "_program", f"{COMPILED}: {PLANNED}"),
+            counted(watch, Made, "run", f"{COMPILED}: {FUSED}"),
+            counted(watch, RegionFunction, "_by_torch", f"{COMPILED}: {OWN}"),
         ):
             for _ in range(self.times):
-                self._compare(model, 1, "plain")
+                self._compare(model, run, 1, "plain")
             for number, change in enumerate(self.changes):
                 threads = 2 if change == "threads" else 1
                 if change == "average":
                     _use_row(model, rows)
-                else:
+                elif not (self.is_compiled and change in NOT_COMPILED):
                     _change(model, change)
                 with config(num_threads=threads):
-                    self._compare(model, 1 + number % 2, dice.pick(*FORMS))
-                    self._compare(model, 1, dice.pick(*FORMS))
+                    self._compare(model, run, 1 + number % 2, dice.pick(*FORMS))
+                    self._compare(model, run, 1, dice.pick(*FORMS))
         return (*self.kinds, *watch.taken)
 
-    def _compare(self, model: Any, batch: int, form: str) -> None:
+    def _compare(self, model: Any, run: Any, batch: int, form: str) -> None:
         import torch
 
         shape = (batch, self.channels, *(self.pixels + axis for axis in range(self.rank)))
@@ -223,11 +239,22 @@ class Program:
             module.register_forward_hook(lambda *given: sums.append(given[-1]))
         with torch.no_grad():
             own = exact(x.double())
-            found = model(x)
+            found = run(x)
         arrays = (each for each in (*sums, *own) if isinstance(each, torch.Tensor))
         most = max(float(each.abs().max()) for each in arrays)
         for expected, result in zip(own, found, strict=True):
             check_close(_array(expected), _array(result), EPS[self.dtype] * most)
+
+
+def _compiled(model: Any) -> Any:
+    """The model as compiled code."""
+    import torch
+
+    from implicit_conv.torch.backend import backend
+
+    torch._dynamo.reset()  # all networks have one code, which is compiled a few times at most
+    options = {"options": {"choose": "always"}}
+    return torch.compile(model, backend=lambda *given: backend(*given, **options))
 
 
 def _network(program: Program) -> Any:
@@ -246,12 +273,15 @@ def _network(program: Program) -> Any:
                 self.parts.append(self.parts[-1] if shared else made)
 
         def forward(self, x: Any) -> Any:
-            """The results of all layers, of which the last are copies of those that changed."""
+            """The results of all layers, of which the last are copies of those that changed; or of
+            the last one, if the program is whole.
+            """
             results = []
             for layer, part in zip(program.layers, self.parts, strict=True):
                 x = layer.compute(part, x)
-                results.append(x * 1)
-            return tuple(results)
+                if not program.is_whole:
+                    results.append(x * 1)
+            return tuple(results) or (x,)
 
     return Network()
 
@@ -369,6 +399,8 @@ def draw(dice: Dice) -> Program:
         changes,
         dice.number(0, 1 << 30),
         dice.pick(*TIMES[2:]) if dice.happens(8) else dice.pick(1, 2),
+        dice.happens(2),
+        dice.happens(2),
         dice.happens(2),
         dice.pick(*SIDES) if dice.happens(3) else "",
     )

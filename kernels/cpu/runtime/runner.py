@@ -22,9 +22,9 @@ class Runner:
         self._run = python_code(".runtime.compiled.program:RUN_PROGRAM")
         self._place = int(self._blocks.ctypes.data)
 
-    def __call__(self, program: int, x: int, w: int, bias: int, y: int) -> bool:
+    def __call__(self, program: int, x: int, w: int, bias: int, y: int, residual: int = 0) -> bool:
         """Run the program whose words are at this address on arrays at others, without the GIL; a
-        bias at 0 is none. False if there is no memory for it, or where compiled code cannot start
-        the threads that it has.
+        bias or a residual at 0 is none. False if there is no memory for it, or where compiled code
+        cannot start the threads that it has.
         """
-        return bool(self._run(self._place, program, x, w, bias, 0, y, starter()))
+        return bool(self._run(self._place, program, x, w, bias, residual, y, starter()))

@@ -1,0 +1,118 @@
+"""The backend ``implicit_conv`` of ``torch.compile``, which torch finds by its entry point.
+
+Dynamo hands over graphs of torch's functions, in which weights are inputs. Regions of convolutions,
+with what one launch computes besides, become one program each; all else stays torch's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from implicit_conv.errors import PlanError
+from implicit_conv.problem.options import PRECISIONS
+from implicit_conv.problem.parse import choice
+from implicit_conv.torch import CHOOSE
+from implicit_conv.torch.op import ConvolutionPass
+from implicit_conv.torch.override import SWITCH
+from implicit_conv.torch.region import RegionFunction
+from implicit_conv.torch.regions import Region, regions
+
+OPTIONS = {"precision": PRECISIONS, "choose": CHOOSE}
+DEFAULTS = {"precision": "standard", "choose": "measured"}
+
+
+def backend(
+    graph: Any, inputs: Sequence[Any], *, mode: object = None, options: Any = None
+) -> Callable[..., Any]:
+    """A compiled graph, as ``torch.compile(model, backend="implicit_conv")`` asks for it.
+
+    Without gradients, a convolution computes what follows it, a batch norm, a sum with another
+    image and an activation, in the same launch, and convolutions that follow each other are one
+    program. Where gradients are recorded, convolutions and their gradients are computed here one by
+    one.
+
+    Parameters
+    ----------
+    graph : torch.fx.GraphModule
+    inputs : sequence of tensors and numbers
+    mode : None
+    options : dict of str, optional
+        "precision" and "choose", as in `enable`.
+
+    Raises
+    ------
+    ValueError
+        An option is unknown, or has an unknown value.
+    """
+    given = _options(mode, options)
+    if torch.is_grad_enabled() and any(getattr(each, "requires_grad", False) for each in inputs):
+        return _with_gradients(graph, inputs)
+    measures = given["choose"] == "measured" and given["precision"] != "strict"
+    calls = [
+        (region, RegionFunction(region, f"region_{number}", _by_torch(region), measures=measures))
+        for number, region in enumerate(regions(graph.graph, given["precision"]))
+    ]
+    now: dict[Node, Node] = {}
+    for region, function in calls:
+        _replace(graph.graph, region, function, now)
+    graph.recompile()
+    SWITCH.lend(graph)  # idle threads of torch spin on the CPUs that others would need
+    compiled: Callable[..., Any] = graph.forward
+    return compiled
+
+
+def _options(mode: object, options: Mapping[str, str] | None) -> dict[str, str]:
+    """The options that are given, and the defaults of others."""
+    if mode is not None:
+        raise PlanError(f"backend 'implicit_conv' has no modes, and mode is {mode!r}: leave it out")
+    given = DEFAULTS | dict(options or {})
+    for name, value in given.items():
+        if name not in OPTIONS:
+            raise PlanError(
+                f"backend 'implicit_conv' has no option {name!r}; it has {' and '.join(OPTIONS)}"
+            )
+        choice(name, value, OPTIONS[name], error=PlanError)
+    return given
+
+
+def _with_gradients(graph: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
+    """The graph as AOTAutograd splits it into a forward and a backward one."""
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch.aot_autograd import make_boxed_func
+
+    def compiled(graph: Any, inputs: Any) -> Any:
+        ConvolutionPass()(graph.graph)
+        graph.recompile()
+        return make_boxed_func(graph.forward)
+
+    compilers = {"fw_compiler": compiled, "bw_compiler": compiled}
+    made: Callable[..., Any] = aot_autograd(**compilers)(graph, inputs)
+    return made
+
+
+def _replace(graph: Graph, region: Region, function: Any, now: dict[Node, Node]) -> None:
+    """Have one call in place of the nodes of a region. `now` has the nodes of calls by those of the
+    results that they took the place of.
+    """
+    operands, result = [*region.images, *region.weights], region.nodes[-1]
+    with graph.inserting_before(result):
+        node = graph.call_function(function, tuple(now.get(each, each) for each in operands))
+    node.meta, now[result] = result.meta, node
+    result.replace_all_uses_with(node)
+    for each in reversed(region.nodes):
+        graph.erase_node(each)
+
+
+def _by_torch(region: Region) -> Callable[..., Any]:
+    """The nodes of a region as a function of its images and weights."""
+    graph, operands = Graph(), [*region.images, *region.weights]
+    known = {node: graph.placeholder(f"of_{number}") for number, node in enumerate(operands)}
+    for node in region.nodes:
+        known[node] = graph.node_copy(node, known.__getitem__)
+    graph.output(known[region.nodes[-1]])
+    found: Callable[..., Any] = GraphModule(torch.nn.Module(), graph).forward
+    return found

@@ -1,0 +1,307 @@
+"""Layers of a graph of Dynamo: a convolution, and what one launch computes with it.
+
+Parameters and buffers are inputs of such a graph, and modules are functions of them. A layer is
+taken where it is sure to mean the same: its values are used once, have one dtype, and nothing that
+runs between writes to memory.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+from torch.nn import functional
+
+from implicit_conv.problem.options import Activation
+from implicit_conv.torch import activations
+from implicit_conv.torch.steps import Window
+from implicit_conv.torch.tensors import DTYPES
+from implicit_conv.torch.trace import is_pure
+
+CONVOLUTIONS = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}
+TRANSPOSED = {torch.conv_transpose1d: 1, torch.conv_transpose2d: 2, torch.conv_transpose3d: 3}
+NAMES = "input", "weight", "bias", "stride", "padding", "dilation", "groups"
+TRANSPOSED_NAMES = (*NAMES[:5], "output_padding", "groups", "dilation")
+NO_PADDING = {"padding": 0, "output_padding": 0}
+NORM_NAMES = "input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps"
+PADS = functional.pad, torch._C._nn.pad
+MODES = {"constant": "zeros"} | {mode: mode for mode in ("reflect", "replicate", "circular")}
+FRESH = {*CONVOLUTIONS, *TRANSPOSED, functional.batch_norm, operator.add, torch.add}  # new tensors
+SUMS = operator.add, operator.iadd, torch.add, "add", "add_"
+WRITING_SUMS = operator.iadd, "add_"
+
+
+@dataclass(repr=False)
+class Layer:
+    """activation(norm(convolution(x, w) + bias) + residual)
+
+    Attributes
+    ----------
+    x, w, bias : nodes; the bias may be None
+    window : Window
+    padding : pairs of numbers of pixels, before and after each axis
+    padding_mode : str
+    norm : (mean, variance, weight, bias) of a batch norm, or nothing
+        Nodes, of which the last two may be None.
+    eps : float or None
+        That of the batch norm, if there is one.
+    residual : node or None
+    activation : Activation
+        None is none.
+    nodes : list of nodes, the convolution's first, that of the result last
+    """
+
+    x: Node
+    w: Node
+    bias: Node | None
+    window: Window
+    padding: tuple[tuple[int, int], ...]
+    padding_mode: str = "zeros"
+    norm: tuple[Node | None, ...] = ()
+    eps: float | None = None
+    residual: Node | None = None
+    activation: Activation = None
+    nodes: list[Node] = field(default_factory=list)
+
+    @property
+    def result(self) -> Node:
+        """The node of its result."""
+        return self.nodes[-1]
+
+    @property
+    def images(self) -> list[Node]:
+        """The images that it reads."""
+        return [self.x] if self.residual is None else [self.x, self.residual]
+
+    @property
+    def weights(self) -> list[Node | None]:
+        """What else it reads: w, the bias, and the batch norm."""
+        return [self.w, self.bias, *self.norm]
+
+    def __repr__(self) -> str:
+        """All but the names of its nodes."""
+        w = _value(self.w)
+        kinds = self.bias is None, self.eps, [each is None for each in self.norm], self.activation
+        return f"{self.window} {self.padding} {self.padding_mode} {tuple(w.shape)} {kinds}"
+
+
+def layers(graph: Graph, precision: str) -> list[Layer]:
+    """The layers of a graph, in the order of their results. Of two that a sum joins, the later one
+    has it.
+    """
+    nodes = list(graph.nodes)
+    place = {node: number for number, node in enumerate(nodes)}
+    is_written = written(graph)
+    taken, found = set[Node](), list[Layer]()
+    for node in reversed(nodes):
+        layer = _convolution(node, precision)
+        if layer is None:
+            continue
+
+        before = layer.x
+        if not is_written(layer.nodes, before, node) and _is_padded(layer, before):
+            layer.nodes.insert(0, before)
+        while (user := _only_user(layer.result)) is not None and user not in taken:
+            if is_written(layer.nodes, layer.nodes[0], user) or not _follows(layer, user):
+                break
+            layer.nodes.append(user)
+        taken.update(layer.nodes)
+        found.append(layer)
+    return sorted(found, key=lambda layer: place[layer.result])
+
+
+def written(graph: Graph) -> Callable[[Sequence[Node], Node, Node], bool]:
+    """A function of (nodes, first, last): whether any other node between these two may write."""
+    place = {node: number for number, node in enumerate(graph.nodes)}
+    writes = [node for node in graph.nodes if _writes(node)]
+
+    def is_written(own: Sequence[Node], first: Node, last: Node) -> bool:
+        low, high = place[first], place[last]
+        return any(low < place[node] < high and node not in own for node in writes)
+
+    return is_written
+
+
+def _writes(node: Node) -> bool:
+    """Whether a node may write to what another one reads: all that is not surely pure, but for
+    activations in place of a new tensor.
+    """
+    if is_pure(node, None):
+        return False
+    of = node.args[0] if node.args else None
+    fresh = isinstance(of, Node) and of.target in FRESH and len(of.users) == 1
+    known = activations.of_call(node.target, node.args[1:], node.kwargs) is not None
+    return not (fresh and known)
+
+
+def _only_user(node: Node) -> Node | None:
+    """The node that alone uses this one's value, once, unless that is a result of the graph."""
+    users = list(node.users)
+    if len(users) != 1 or users[0].op == "output" or users[0].all_input_nodes.count(node) != 1:
+        return None
+    uses = [each for each in (*users[0].args, *users[0].kwargs.values()) if each is node]
+    return users[0] if len(uses) == 1 else None
+
+
+def _named(node: Node, names: tuple[str, ...], defaults: dict[str, Any]) -> dict[str, Any] | None:
+    """The arguments of a call by their names; None if there are others."""
+    given = {**defaults, **dict(zip(names, node.args, strict=False)), **node.kwargs}
+    known = {*names, *defaults}
+    return given if len(node.args) <= len(names) and given.keys() <= known else None
+
+
+def _convolution(node: Node, precision: str) -> Layer | None:
+    """The layer of a convolution alone; None of all else."""
+    transposed = node.target in TRANSPOSED
+    rank = (TRANSPOSED if transposed else CONVOLUTIONS).get(node.target, 0)
+    names = TRANSPOSED_NAMES if transposed else NAMES
+    given = _named(node, names, {"bias": None, **dict.fromkeys(names[3:], 1), **NO_PADDING})
+    if not rank or given is None or not _are_like(rank, node, given):
+        return None
+    x, w, bias = given["input"], given["weight"], given["bias"]
+    every = [_sizes(given[name], rank) for name in ("stride", "dilation", "output_padding")]
+    padding = _padding(given["padding"], _value(w), every[1], rank)
+    if None in every or padding is None or type(given["groups"]) is not int:
+        return None
+    stride, dilation, added = every
+    window = Window.of((stride, padding, dilation, transposed, added, given["groups"]), precision)
+    return Layer(x, w, bias, window, tuple(zip(padding, padding, strict=True)), nodes=[node])
+
+
+def _are_like(rank: int, node: Node, given: dict[str, Any]) -> bool:
+    """Whether x, w, a bias and the result are dense tensors of one dtype on the CPU, which autocast
+    converts to no other, with `rank` spatial axes, and weights are ones that torch counts writes
+    to.
+    """
+    x, w, bias = (_value(given.get(name)) for name in ("input", "weight", "bias"))
+    values = [x, w, _value(node), *([] if given["bias"] is None else [bias])]
+    if not all(isinstance(each, torch.Tensor) for each in values):
+        return False
+    kinds = {(each.dtype, each.device.type, each.layout) for each in values}
+    dtype, *where = kinds.pop()
+    return (
+        not kinds
+        and dtype in DTYPES
+        and where == ["cpu", torch.strided]
+        and (x.dim(), w.dim()) == (rank + 2, rank + 2)
+        and _are_weights(given["weight"], given["bias"])
+    )
+
+
+PADS = functional.pad, torch._C._nn.pad
+MODES = {
+    "constant": "zeros",
+    "reflect": "reflect",
+    "replicate": "replicate",
+    "circular": "circular",
+}
+
+
+def _is_padded(layer: Layer, node: Node) -> bool:
+    """Whether a node pads the image of the layer, and of no other, as a convolution can; it then is
+    part of it.
+    """
+    if node.target not in PADS or _only_user(node) is not layer.nodes[0]:
+        return False
+    defaults = {"mode": "constant", "value": None}
+    given, rank = _named(node, ("input", "pad", *defaults), defaults), len(layer.padding)
+    if given is None or layer.window.transposed or given["value"] not in (None, 0):
+        return False
+    amounts, mode = [*given["pad"], *[0] * (2 * rank)], MODES.get(given["mode"])
+    plain = all(type(each) is int and each >= 0 for each in amounts)
+    if not plain or any(amounts[2 * rank :]) or _value(given["input"]) is None:
+        return False
+    if mode is None or (mode != "zeros" and any(map(any, layer.padding))):
+        return False
+    pairs = [*zip(amounts[: 2 * rank : 2], amounts[1 : 2 * rank : 2], strict=True)][::-1]
+    both = zip(layer.padding, pairs, strict=True)
+    layer.padding = tuple((own[0] + low, own[1] + high) for own, (low, high) in both)
+    layer.padding_mode, layer.x = mode, given["input"]
+    return True
+
+
+def _sizes(given: Any, rank: int) -> tuple[int, ...] | None:
+    """An option of a convolution as integers; None if it is a word or a symbol."""
+    sizes = (given,) * rank if type(given) is int else given
+    if not isinstance(sizes, (tuple, list)) or len(sizes) not in (1, rank):
+        return None
+    sizes = tuple(sizes) * (rank // len(sizes))
+    return sizes if all(type(size) is int for size in sizes) else None
+
+
+def _padding(given: Any, w: Any, dilation: Any, rank: int) -> tuple[int, ...] | None:
+    """The padding on either side, which "same" and "valid" are words for; None if sides differ."""
+    if given != "same":
+        return _sizes(0 if given == "valid" else given, rank)
+    if w is None or dilation is None:
+        return None
+    both = [step * (size - 1) for step, size in zip(dilation, w.shape[2:], strict=True)]
+    return None if any(size % 2 for size in both) else tuple(size // 2 for size in both)
+
+
+def _value(node: Any) -> Any:
+    """What Dynamo knows of a node's value: a tensor without memory, or None."""
+    return node.meta.get("example_value") if isinstance(node, Node) else None
+
+
+def _are_weights(*nodes: Any) -> bool:
+    """Whether values are inputs of the graph, or None: only their versions tell of writes."""
+    return all(
+        node is None or (isinstance(node, Node) and node.op in ("placeholder", "get_attr"))
+        for node in nodes
+    )
+
+
+def _follows(layer: Layer, node: Node) -> bool:
+    """Whether the layer can compute `node`, which uses its result; it then is part of it."""
+    if layer.activation is not None or not _is_like(layer.result, node):
+        return False
+    is_first = bool(node.args) and node.args[0] is layer.result
+    if node.target in SUMS:
+        return layer.residual is None and _adds(layer, node, is_first)
+    if not is_first or node.op not in ("call_function", "call_method"):
+        return False
+    if node.target is functional.batch_norm:
+        return _norms(layer, node)
+    if node.target is functional.dropout:
+        given = _named(node, ("input", "p", "training", "inplace"), {"training": True})
+        return given is not None and given["training"] is False
+    layer.activation = activations.of_call(node.target, node.args[1:], node.kwargs)
+    return layer.activation is not None
+
+
+def _is_like(node: Node, other: Node) -> bool:
+    """Whether two values have one shape and dtype."""
+    ours, theirs = _value(node), _value(other)
+    kinds = [
+        (getattr(each, "dtype", None), str(getattr(each, "shape", ""))) for each in (ours, theirs)
+    ]
+    return kinds[0] == kinds[1]
+
+
+def _norms(layer: Layer, node: Node) -> bool:
+    """Whether a batch norm is an affine function of each channel of the convolution."""
+    defaults = {"weight": None, "bias": None, "training": False, "eps": 1e-5}
+    given = _named(node, NORM_NAMES, defaults)
+    if given is None or layer.norm or layer.residual or given["training"] is not False:
+        return False
+    own = tuple(given[name] for name in ("running_mean", "running_var", "weight", "bias"))
+    if None in own[:2] or not _are_weights(*own) or not isinstance(given["eps"], float):
+        return False
+    layer.norm, layer.eps = own, given["eps"]
+    return True
+
+
+def _adds(layer: Layer, node: Node, is_first: bool) -> bool:
+    """Whether a sum is one with another image, and leaves that as it is."""
+    if len(node.args) != 2 or node.kwargs or (node.target in WRITING_SUMS and not is_first):
+        return False
+    other = node.args[1 if is_first else 0]
+    if not isinstance(other, Node) or other in layer.nodes or not _is_like(layer.result, other):
+        return False
+    layer.residual = other
+    return True

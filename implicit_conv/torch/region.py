@@ -1,0 +1,273 @@
+"""A region as a function of tensors: its layers as one program, for tensors of each kind.
+
+Between layers, images lie in one block of memory, with their channels last. Packed filters and
+epilogues are those of one state of the weights, which each call compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from torch.autograd import forward_ad
+
+from implicit_conv.arrays.arrays import Array, numpy_dtype
+from implicit_conv.arrays.tensors import address, tensor_array
+from implicit_conv.cpu.machine.arch import available_threads
+from implicit_conv.errors import PlanError
+from implicit_conv.operators.plan import Plan
+from implicit_conv.operators.programs import Part, Pipeline, Program, runner
+from implicit_conv.process.cache import keep_call
+from implicit_conv.settings import current, local
+from implicit_conv.torch.layers import Layer
+from implicit_conv.torch.measured import CHOICES, ours_is_faster, worth_measuring
+from implicit_conv.torch.regions import Region
+from implicit_conv.torch.steps import CPU, LOG, REFUSAL, plan_of
+from implicit_conv.torch.tensors import CHANNELS_LAST, DTYPES, View
+from implicit_conv.torch.watch import FUSED_STEPS
+
+PLAIN = torch.Tensor, torch.nn.Parameter
+REFUSED = "refused"  # what is kept where torch computes the region
+# After so many states of the weights that served a single call each, torch computes the region:
+# filters that change with every call are not worth packing.
+MOST_STATES = 4
+RUN = runner()
+State: TypeAlias = tuple[
+    tuple[int, int, int], ...
+]  # versions, addresses, steps of fused optimisers
+
+
+class Made(NamedTuple):
+    """What runs a region for tensors of one kind, and one state of the weights. `held` keeps alive
+    what the program reads by address, and the memory of these weights, so that no other tensor has
+    their addresses.
+    """
+
+    state: State
+    program: Program
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    held: tuple[Any, ...]
+
+    def run(self, dtype: Any, begins: Sequence[int]) -> Any:
+        """The result for images at these addresses."""
+        y = torch.empty_strided(self.shape, self.strides, dtype=dtype, device=CPU)
+        x, w, residual = begins
+        words = self.program.words
+        if words is None or not RUN(words.address, x, w, 0, y.data_ptr(), residual):
+            self.program.run(x, w, y.data_ptr(), residual)
+        return y
+
+
+class RegionFunction:
+    """A function of the images of a region, and of its weights."""
+
+    def __init__(
+        self, region: Region, name: str, theirs: Callable[..., Any], *, measures: bool
+    ) -> None:
+        """torch.fx calls it by its `name`. `theirs` is the same function by torch's operators; with
+        `measures`, the faster one runs.
+        """
+        self.__name__, self._theirs, self._measures = name, theirs, measures
+        images, weights = region.images, region.weights
+        self._images, self._kind = len(images), repr(region)
+        numbers = {node: number for number, node in enumerate(images)}
+        self._layers = list[tuple[Layer, list[int], list[int | None]]]()
+        for layer in region.layers:
+            read = [numbers[node] for node in layer.images]
+            own = [None if node is None else weights.index(node) for node in layer.weights]
+            self._layers.append((layer, read, own))
+            numbers[layer.result] = len(numbers)
+        self._made: dict[object, Any] = {}
+        self._packed: dict[object, tuple[object, Any]] = {}  # with the states that they are of
+        self._states, self._calls = 0, 0  # that served one call, in a row; calls of the last one
+
+    def __call__(self, *operands: Any) -> Any:
+        """The result, by torch where no program takes the tensors."""
+        images, weights = operands[: self._images], operands[self._images :]
+        y = None if _is_watched() else self._run(images, weights)
+        return self._by_torch(*operands) if y is None else y
+
+    def _by_torch(self, *operands: Any) -> Any:
+        return self._theirs(*operands)
+
+    def _run(self, images: Sequence[Any], weights: Sequence[Any]) -> Any:
+        """The result; None where torch computes it."""
+        key: Any = current().key, torch.get_num_threads()
+        begins = [0, 0, 0]
+        for number, each in enumerate(images):
+            if type(each) not in PLAIN or each.is_neg():
+                return None
+            begins[number] = begin = address(each)
+            if not begin or begin % each.element_size():
+                return None
+            key += each.shape, each.stride(), each.dtype
+        made = self._made.get(key)
+        if made is None:
+            made = self._make(key, images, weights, begins)
+        elif made is not REFUSED:
+            state = _state(weights)
+            if made.state != state:
+                made = self._again(key, images, weights, begins)
+            self._calls += 1
+        return None if made is REFUSED else made.run(images[0].dtype, begins)
+
+    def _again(self, key: object, *given: Any) -> Any:
+        """What runs the region with weights that have changed."""
+        self._states = self._states + 1 if self._calls < 2 else 0
+        self._calls = 0
+        if self._states < MOST_STATES:
+            return self._make(key, *given)
+        LOG.debug(REFUSAL, "the weights of a region change with every call")
+        keep_call(self._made, key, REFUSED)
+        return REFUSED
+
+    def _make(
+        self, key: object, images: Sequence[Any], weights: Sequence[Any], begins: Sequence[int]
+    ) -> Any:
+        """What runs the region for tensors like these, from now on; REFUSED where torch does."""
+        threads = current().num_threads or min(torch.get_num_threads(), available_threads())
+        found: Any = REFUSED
+        try:
+            y = self._theirs(*images, *weights)
+            with local(num_threads=threads):
+                made, plans = self._program(images, weights, y)
+        except (ValueError, TypeError, RuntimeError) as error:  # for what no plan takes
+            LOG.debug(REFUSAL, error)
+        else:
+            if not (self._measures and any(map(worth_measuring, plans))):
+                found = made
+            elif self._is_faster(made, images, weights, begins, threads):
+                found = made
+        keep_call(self._made, key, found)
+        return found
+
+    def _is_faster(self, made: Made, images: Any, weights: Any, begins: Any, threads: int) -> bool:
+        """Whether our program is faster than torch's operators, by times of both."""
+        dtype, sizes = images[0].dtype, [(t.shape, t.stride()) for t in images]
+        times = CHOICES.times(
+            ("region", self._kind, dtype, threads),
+            sizes,
+            lambda: made.run(dtype, begins),
+            lambda: self._theirs(*images, *weights),
+        )
+        return times is None or ours_is_faster(times)
+
+    def _program(
+        self, images: Sequence[Any], weights: Sequence[Any], y: Any
+    ) -> tuple[Made, list[Plan]]:
+        """The program for tensors like these, with a result like y, and the plans of its layers.
+
+        Raises
+        ------
+        PlanError
+            There is none.
+        RuntimeError
+            Weights have no version, as those of ``torch.inference_mode``.
+        """
+        state, pipeline, plans = _state(weights), Pipeline(), list[Plan]()
+        if not all(begin for _, begin, _ in state):
+            raise PlanError("a weight has no memory")
+        last = len(self._layers) > 1 or (
+            y.dim() > 3 and y.is_contiguous(memory_format=CHANNELS_LAST[y.dim() - 4])
+        )
+        views = [View(t.shape, t.stride(), t.element_size(), "NC", last) for t in images]
+        for view in views:
+            dtype = numpy_dtype(DTYPES[y.dtype])
+            pipeline.read(view.planned_shape, dtype, view.planned_strides)
+        held = list[Any]()
+        for layer, read, own in self._layers:
+            w: Any
+            w, bias, *norm = (None if n is None else weights[n] for n in own)
+            layer.window.check(w.new_empty(1).expand(views[read[0]].shape), w)
+            plan, of_w = _plan(views[read[0]], w, layer, last)
+            shape = _shape(plan, layer, last)
+            if any(views[number].shape != shape for number in read[1:]):
+                raise PlanError("the residual has another shape than the sum")
+            strides = y.stride() if layer is self._layers[-1][0] else _strides(shape, last)
+            views.append(view := View(shape, strides, w.element_size(), "NC", last))
+            filters = self._filters(plan, of_w, w, own[0], state)
+            form = view.planned_shape, view.planned_strides
+            pipeline.add(Part(plan, read, filters, *form, *_epilogue(bias, norm, layer.eps)))
+            plans.append(plan)
+            held.append(filters)
+        if (views[-1].shape, plans[-1].problem.dtype) != (tuple(y.shape), DTYPES[y.dtype]):
+            raise PlanError("torch promotes the result")
+        aliases = [each.detach() for each in weights]
+        made = Made(state, pipeline.program(), views[-1].shape, y.stride(), (held, aliases))
+        return made, plans
+
+    def _filters(self, plan: Plan, view: View, w: Any, number: Any, state: Any) -> Any:
+        """The filter as the plan reads it: packed, which other plans may read too, or as it is."""
+        engine: Any = plan.engine
+        array = view.planned(tensor_array(w))
+        if engine.best.cycles <= engine.best_packed.packed_cycles:
+            return array
+        key = number, view.layout, engine.packed_key
+        of, packed = self._packed.get(key, (None, None))
+        if of != state[number]:
+            packed = plan.pack(array)
+            self._packed[key] = state[number], packed
+        return packed
+
+
+def _is_watched() -> bool:
+    """Whether calls do more than compute numbers, or somebody looks at what they call."""
+    c = torch._C
+    return bool(
+        c._get_tracing_state()
+        or c._len_torch_dispatch_stack()
+        or c._functorch.peek_interpreter_stack() is not None
+        or forward_ad._current_level >= 0
+    )
+
+
+def _plan(x: View, w: Any, layer: Layer, last: bool) -> tuple[Plan, View]:
+    """The plan of a layer, and how it sees the filter."""
+    window, own = layer.window, dict[str, Any](activation=layer.activation)
+    kind, letters = "conv", "KC"
+    if window.transposed:
+        kind, letters, own["output_padding"] = "conv_transpose", "CK", window.output_padding
+    else:
+        own |= {"padding": layer.padding, "padding_mode": layer.padding_mode}
+    of_w = View.of_filter(w, letters)
+    return plan_of(f"{kind}{{}}d", (x, of_w), (x, of_w), window, w.dtype, **own), of_w
+
+
+def _shape(plan: Plan, layer: Layer, last: bool) -> tuple[int, ...]:
+    """The shape of a layer's result, with the axes of tensors."""
+    problem = plan.problem  # that of a transposed convolution has y as its input
+    shape = problem.input_shape if layer.window.transposed else problem.output_shape
+    return (shape[0], shape[-1], *shape[1:-1]) if last else tuple(shape)
+
+
+def _strides(shape: tuple[int, ...], last: bool) -> tuple[int, ...]:
+    """Strides of an image in the room of a program, in elements."""
+    axes = (0, *range(2, len(shape)), 1) if last else tuple(range(len(shape)))
+    strides, step = [0] * len(shape), 1
+    for axis in reversed(axes):
+        strides[axis] = step
+        step *= shape[axis]
+    return tuple(strides)
+
+
+def _state(weights: Sequence[Any]) -> State:
+    """What differs once a weight was written to, as far as torch tells, or replaced."""
+    steps = FUSED_STEPS[0]
+    return tuple([(each._version, address(each), steps) for each in weights])
+
+
+def _epilogue(bias: Any, norm: Any, eps: float | None) -> tuple[Array | None, Array | None]:
+    """(bias, scale) of a convolution with a bias and a batch norm, in float64."""
+    added = None if bias is None else tensor_array(bias).astype(np.float64)
+    if eps is None:
+        return added, None
+    neutral: tuple[Any, ...] = 0, 1, 1, 0
+    mean, variance, weight, shift = (
+        default if each is None else tensor_array(each).astype(np.float64)
+        for each, default in zip(norm, neutral, strict=True)
+    )
+    scale = weight / np.sqrt(variance + eps)
+    return ((0 if added is None else added) - mean) * scale + shift, scale

@@ -1,0 +1,111 @@
+"""Regions of a graph: layers that one program computes.
+
+A program has one result, and reads up to three images. So layers are together that no other way
+through the graph leaves and comes back to, and whose results only the last one's reader sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch.fx import Graph, Node
+
+from implicit_conv.torch.layers import Layer, layers, written
+
+MOST_IMAGES = 3  # that a program has places for
+
+
+@dataclass(repr=False)
+class Region:
+    """Layers that one program computes, of which the last one has its result.
+
+    Attributes
+    ----------
+    layers : list of Layer, in their order
+    """
+
+    layers: list[Layer]
+
+    @property
+    def images(self) -> list[Node]:
+        """The images that it reads, which are none of its own."""
+        own = {layer.result for layer in self.layers}
+        read = [node for layer in self.layers for node in layer.images if node not in own]
+        return list(dict.fromkeys(read))
+
+    @property
+    def weights(self) -> list[Node]:
+        """All other tensors that it reads."""
+        read = [node for layer in self.layers for node in layer.weights if node is not None]
+        return list(dict.fromkeys(read))
+
+    def __repr__(self) -> str:
+        """Its layers, and which images they read."""
+        numbers = {node: number for number, node in enumerate(self.images)}
+        words = []
+        for layer in self.layers:
+            words.append(f"{layer} of {[numbers[node] for node in layer.images]}")
+            numbers[layer.result] = len(numbers)
+        return "; ".join(words)
+
+    @property
+    def nodes(self) -> list[Node]:
+        """All that it computes, in the order of their layers."""
+        return [node for layer in self.layers for node in layer.nodes]
+
+
+def regions(graph: Graph, precision: str) -> Iterator[Region]:
+    """The regions of a graph."""
+    is_written, place = written(graph), {node: n for n, node in enumerate(graph.nodes)}
+    found = layers(graph, precision)
+    levels = _levels(graph, found)
+    of_level: dict[int, list[Layer]] = {}
+    for layer in found:
+        of_level.setdefault(levels[layer.result], []).append(layer)
+    for together in of_level.values():
+        for region in _programs(together):
+            nodes = sorted(region.nodes, key=place.__getitem__)
+            apart = is_written(nodes, nodes[0], nodes[-1])
+            if apart or len(region.images) > MOST_IMAGES:
+                yield from (Region([layer]) for layer in region.layers)
+            else:
+                yield region
+
+
+def _levels(graph: Graph, found: list[Layer]) -> dict[Node, int]:
+    """How often the way to a value changes between layers and all else. Layers of one level can
+    run together: no way between two of them leaves the level.
+    """
+    of_result = {layer.result: layer for layer in found}
+    inside = {node for layer in found for node in layer.nodes}
+    levels: dict[Node, int] = {}
+    for node in graph.nodes:
+        layer = of_result.get(node)
+        if layer is None and node in inside:
+            continue
+        read = node.all_input_nodes if layer is None else layer.images
+        levels[node] = max(
+            (levels[each] + ((each in of_result) != (layer is not None)) for each in read),
+            default=0,
+        )
+    return levels
+
+
+def _programs(together: list[Layer]) -> Iterator[Region]:
+    """Layers of one level by what needs them: each region has one result that others read."""
+    of_result = {layer.result: layer for layer in together}
+    last: dict[Node, Node] = {}  # the result of the region that a layer is part of
+    for layer in reversed(together):
+        users = list(layer.result.users)
+        owners = {
+            last[other.result]
+            for other in together
+            if other is not layer and layer.result in other.images
+        }
+        reads = sum(layer.result in other.images for other in together)
+        inside = {node for other in together for node in other.nodes}
+        alone = reads and all(user in inside for user in users) and len(owners) == 1
+        last[layer.result] = owners.pop() if alone else layer.result
+    for result in dict.fromkeys(last.values()):
+        yield Region([of_result[node] for node in of_result if last[node] is result])

@@ -1,0 +1,375 @@
+"""torch.compile with this backend, against the same modules in float64 without it."""
+
+import copy
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+from implicit_conv import config  # noqa: E402
+from implicit_conv.torch import backend as door  # noqa: E402
+from implicit_conv.torch.region import RegionFunction  # noqa: E402
+
+BOUNDS = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 2e-2, torch.bfloat16: 0.15}
+ALWAYS = {"choose": "always"}
+
+
+class Graphs:
+    """A backend that keeps the graphs that it has compiled."""
+
+    def __init__(self, **options):
+        self.options, self.graphs = ALWAYS | options, []
+
+    def __call__(self, graph, inputs):
+        compiled = door.backend(graph, inputs, options=self.options)
+        self.graphs.append(graph)
+        return compiled
+
+    @property
+    def regions(self):
+        """The numbers of layers of all regions."""
+        functions = [node.target for graph in self.graphs for node in graph.graph.nodes]
+        return [len(each._layers) for each in functions if isinstance(each, RegionFunction)]
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def randomize(model):
+    """A model in eval mode, whose batch norms are none of an identity."""
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for name, each in (*model.named_parameters(), *model.named_buffers()):
+            if name.endswith("var"):
+                each.uniform_(0.5, 2, generator=generator)
+            elif each.is_floating_point():
+                each.normal_(0, 0.4, generator=generator)
+    return model.eval()
+
+
+def compare(model, compiled, x):
+    """Compare a result with that in float64, and its strides with those of the model itself."""
+    with torch.no_grad():
+        own, found = model(x), compiled(x)
+        exact = copy.deepcopy(model).double()(x.double())
+    assert found.shape == own.shape
+    assert found.dtype == own.dtype
+    assert found.stride() == own.stride()
+    bound = BOUNDS[x.dtype] * exact.abs().max()
+    assert bool(((found.double() - exact).abs() <= bound).all())
+
+
+def check(model, x, regions, times=3, **options):
+    """Compare several calls, with new values at new addresses, of a model with such regions."""
+    graphs = Graphs(**options)
+    compiled = torch.compile(model, backend=graphs)
+    for _ in range(times):
+        compare(model, compiled, x)
+        x = torch.randn_like(x)
+    assert graphs.regions == regions
+
+
+class Residual(nn.Module):
+    """Two layers, of which the second one adds what the first one reads."""
+
+    def __init__(self, channels=16, kind=2, swaps=False, writes=False):
+        super().__init__()
+        convolution = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[kind - 1]
+        norm = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)[kind - 1]
+        self.first = convolution(channels, channels, 3, padding=1, bias=False)
+        self.norm, self.act = norm(channels), nn.ReLU(inplace=True)
+        self.second, self.swaps, self.writes = convolution(channels, channels, 1), swaps, writes
+
+    def forward(self, x):
+        y = self.second(self.act(self.norm(self.first(x))))
+        if self.writes:
+            y += x
+            return torch.relu_(y)
+        return functional.leaky_relu(x + y if self.swaps else y + x, 0.2)
+
+
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("kind", [1, 2, 3])
+def test_chains_are_one_region(kind, dtype):
+    model = randomize(Residual(kind=kind)).to(dtype)
+    x = torch.randn(2, 16, *(9, 8, 7)[:kind]).to(dtype)
+    check(model, x, [2])
+
+
+@pytest.mark.parametrize("options", [{"swaps": True}, {"writes": True}])
+@pytest.mark.parametrize("form", ["plain", "channels last", "sliced", "negated"])
+def test_sums_in_all_orders(form, options):
+    x = torch.randn(2, 16, 9, 8)
+    if form == "channels last":
+        x = x.to(memory_format=torch.channels_last)
+    elif form == "sliced":
+        x = torch.randn(2, 20, 9, 10)[:, 2:18, :, 1:9]
+    elif form == "negated":
+        x = torch._neg_view(x)
+    model, graphs = randomize(Residual(**options)), Graphs()
+    compiled = torch.compile(model, backend=graphs)
+    for _ in range(3):
+        compare(model, compiled, x)
+    assert graphs.regions == [2]
+
+
+@pytest.mark.parametrize("times", [4, 33, 40])
+def test_calls_come_again(times):
+    check(randomize(Residual()), torch.randn(1, 16, 12, 11), [2], times)
+
+
+def test_threads_and_their_number_change():
+    model, graphs = randomize(Residual(32)), Graphs()
+    compiled = torch.compile(model, backend=graphs)
+    for threads in (1, 2, 1, 2):
+        with config(num_threads=threads):
+            compare(model, compiled, torch.randn(2, 32, 40, 40))
+    failures = []
+
+    def call():
+        try:
+            for _ in range(20):
+                compare(model, compiled, torch.randn(2, 32, 40, 40))
+        except BaseException as error:
+            failures.append(error)
+
+    callers = [threading.Thread(target=call) for _ in range(4)]
+    for each in callers:
+        each.start()
+    for each in callers:
+        each.join()
+    assert not failures
+
+
+PADDINGS = {
+    "same": nn.Conv2d(8, 8, 3, padding="same"),
+    "reflect": nn.Conv2d(8, 8, 3, padding=1, padding_mode="reflect"),
+    "replicate": nn.Conv2d(8, 8, 5, padding=2, padding_mode="replicate", groups=2),
+    "circular": nn.Conv2d(8, 8, 3, padding=(1, 2), padding_mode="circular"),
+    "zeros before": nn.Sequential(nn.ZeroPad2d((0, 1, 2, 0)), nn.Conv2d(8, 8, 3, stride=2)),
+    "both": nn.Sequential(nn.ZeroPad2d((1, 0, 1, 0)), nn.Conv2d(8, 8, 3, padding=1)),
+    "strided": nn.Conv2d(8, 16, 3, stride=(2, 1), dilation=(1, 2), groups=4),
+    "transposed": nn.ConvTranspose2d(8, 8, 4, stride=2, padding=1, output_padding=1),
+}
+
+
+@pytest.mark.parametrize("name", PADDINGS)
+def test_windows(name):
+    layers = PADDINGS[name], nn.SiLU(), nn.Conv2d(16 if name == "strided" else 8, 8, 1)
+    check(randomize(nn.Sequential(*layers)), torch.randn(2, 8, 11, 12), [2])
+
+
+@pytest.mark.parametrize(
+    ("between", "regions"),
+    [
+        (nn.ReLU6(inplace=True), [2]),
+        (nn.Hardtanh(-0.3, 0.4), [2]),
+        (nn.Sequential(nn.Dropout(0.5), nn.GELU()), [2]),
+        (nn.GELU(approximate="tanh"), [1, 1]),
+        (nn.MaxPool2d(2), [1, 1]),
+        (nn.ConstantPad2d(1, 0.5), [1, 1]),
+        (nn.BatchNorm2d(8, affine=False), [2]),
+        (nn.BatchNorm2d(8, track_running_stats=False), [1, 1]),
+    ],
+)
+def test_what_is_between(between, regions):
+    layers = nn.Conv2d(8, 8, 3), between, nn.Conv2d(8, 8, 3)
+    check(randomize(nn.Sequential(*layers)), torch.randn(2, 8, 11, 12), regions)
+
+
+class Branches(nn.Module):
+    """Layers that go apart, of which one way leaves the region and comes back."""
+
+    def __init__(self):
+        super().__init__()
+        self.convs = nn.ModuleList(nn.Conv2d(8, 8, 3, padding=1) for _ in range(5))
+
+    def forward(self, x):
+        a, b, c, d, e = self.convs
+        y = a(x)
+        z = torch.relu(b(y) + functional.avg_pool2d(c(y), 3, 1, 1))
+        return d(z) + e(functional.max_pool2d(y, 3, 1, 1)) + y
+
+
+def test_ways_that_leave_a_region():
+    check(randomize(Branches()), torch.randn(2, 8, 11, 12), [1, 1, 3])
+
+
+class Writes(nn.Module):
+    """A convolution whose image is written to before its activation."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.last = nn.Conv2d(8, 8, 1), nn.Conv2d(8, 8, 1)
+
+    def forward(self, x):
+        x = x * 1
+        y = self.conv(x)
+        x.mul_(2)
+        return self.last(torch.relu(y)) + x
+
+
+def test_nothing_moves_behind_a_write():
+    check(randomize(Writes()), torch.randn(2, 8, 6, 5), [1, 1])
+
+
+def changes(model):
+    """Functions that change the weights of a `Residual`."""
+    conv, norm = model.first, model.norm
+
+    def load():
+        state = {name: value * 0.8 for name, value in model.state_dict().items()}
+        model.load_state_dict(state)
+
+    def train():
+        weight = conv.weight
+        weight.grad = torch.full_like(weight, 0.1)
+        torch.optim.SGD([weight], lr=0.5).step()
+        weight.grad = None
+
+    def swap():
+        conv.weight.data = conv.weight.data.flip(0)
+        conv.weight.data = conv.weight.data * 2
+
+    def write():
+        with torch.no_grad():
+            conv.weight.neg_()
+
+    def replace():
+        conv.weight = nn.Parameter(conv.weight.detach() * 0.7)
+
+    return {
+        "written": write,
+        "loaded": load,
+        "trained": train,
+        "swapped": swap,
+        "replaced": replace,
+        "statistics": lambda: norm.running_var.mul_(1.5),
+        "eps": lambda: setattr(norm, "eps", 0.3),
+        "forward": lambda: setattr(conv, "forward", lambda x: functional.relu(x)),
+    }
+
+
+@pytest.mark.parametrize("name", [*changes(Residual())])
+def test_changes_of_a_model_are_seen(name):
+    model, x = randomize(Residual()), torch.randn(2, 16, 9, 8)
+    compiled = torch.compile(model, backend=Graphs())
+    for _ in range(3):
+        compare(model, compiled, x)
+    changes(model)[name]()
+    for _ in range(3):
+        compare(model, compiled, x)
+
+
+def test_weights_that_change_with_every_call_are_not_packed_for_ever():
+    model, x, graphs = randomize(Residual()), torch.randn(2, 16, 9, 8), Graphs()
+    compiled = torch.compile(model, backend=graphs)
+    for _ in range(8):
+        compare(model, compiled, x)
+        with torch.no_grad():
+            model.first.weight.mul_(0.9)
+    (function,) = (n.target for n in graphs.graphs[0].graph.nodes if n.op == "call_function")
+    assert [*function._made.values()] == ["refused"]
+
+
+def test_sizes_change_without_a_graph_each():
+    model, graphs = randomize(Residual()), Graphs()
+    compiled = torch.compile(model, backend=graphs)
+    for size in (9, 12, 15, 9, 20, 31, 8):
+        compare(model, compiled, torch.randn(2, 16, size, size + 1))
+    assert len(graphs.graphs) <= 2
+
+
+def test_autocast_is_torchs():
+    model, x, graphs = randomize(Residual()), torch.randn(2, 16, 9, 8), Graphs()
+    compiled = torch.compile(model, backend=graphs)
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(compiled(x), model(x))
+    assert graphs.regions == []
+
+
+def test_tensors_of_inference_mode():
+    model, x = randomize(Residual()), torch.randn(2, 16, 9, 8)
+    compiled = torch.compile(model, backend=Graphs())
+    with torch.inference_mode():
+        for _ in range(3):
+            assert torch.allclose(compiled(x), model(x), atol=1e-4)
+        other = copy.deepcopy(model)  # its weights have no versions
+        compiled = torch.compile(other, backend=Graphs())
+        for _ in range(3):
+            assert torch.allclose(compiled(x), other(x), atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+def test_forward_gradients_are_torchs():
+    model, x = randomize(Residual()), torch.randn(2, 16, 9, 8)
+    compiled = torch.compile(model, backend=Graphs())
+    compare(model, compiled, x)
+    from torch.autograd import forward_ad
+
+    with torch.no_grad(), forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, torch.ones_like(x))
+        found, own = (forward_ad.unpack_dual(f(dual)) for f in (compiled, model))
+        assert own.tangent is not None
+        assert torch.allclose(found.tangent, own.tangent, atol=1e-4)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_gradients(training):
+    model = randomize(Residual()).train(training)
+    other, x = copy.deepcopy(model), torch.randn(2, 16, 9, 8, requires_grad=True)
+    compiled = torch.compile(model, backend=Graphs())
+    for _ in range(3):
+        of_x = []
+        for each in (compiled, other):
+            each.zero_grad()
+            x.grad = None
+            each(x).square().sum().backward()
+            of_x.append(x.grad)
+        assert torch.allclose(*of_x, rtol=1e-3, atol=1e-3)
+        for own, theirs in zip(model.parameters(), other.parameters(), strict=True):
+            assert torch.allclose(own.grad, theirs.grad, rtol=1e-3, atol=1e-2)
+
+
+def test_torch_finds_the_backend_by_its_name():
+    assert "implicit_conv" in torch._dynamo.list_backends()
+    model, x = randomize(Residual()), torch.randn(2, 16, 9, 8)
+    compare(model, torch.compile(model, backend="implicit_conv", options=ALWAYS), x)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"options": {"precison": "fast"}}, "no option 'precison'; it has precision and choose"),
+        ({"options": {"precision": "exact"}}, "exact"),
+        ({"mode": "max-autotune"}, "no modes"),
+    ],
+)
+def test_wrong_options_are_refused(given, words):
+    def backend(graph, inputs):
+        return door.backend(graph, inputs, **given)
+
+    compiled = torch.compile(randomize(Residual()), backend=backend)
+    with torch.no_grad(), pytest.raises(Exception, match=words):
+        compiled(torch.randn(2, 16, 9, 8))
+
+
+def test_the_faster_one_runs(monkeypatch):
+    """What loses its race is torch's, also with weights that change."""
+    from implicit_conv.torch import region
+
+    monkeypatch.setattr(region, "ours_is_faster", lambda times: False)
+    monkeypatch.setattr(region, "worth_measuring", lambda plan: True)
+    model, x = randomize(Residual()), torch.randn(2, 16, 9, 8)
+    compiled = torch.compile(model, backend=Graphs(choose="measured"))
+    with torch.no_grad():
+        for _ in range(3):
+            assert torch.equal(compiled(x), model(x))
