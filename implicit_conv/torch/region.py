@@ -34,9 +34,8 @@ REFUSED = "refused"  # what is kept where torch computes the region
 # filters that change with every call are not worth packing.
 MOST_STATES = 4
 RUN = runner()
-State: TypeAlias = tuple[
-    tuple[int, int, int], ...
-]  # versions, addresses, steps of fused optimisers
+# Of each weight: its version, its address, and the steps of fused optimisers so far.
+State: TypeAlias = tuple[tuple[int, int, int], ...]
 
 
 class Made(NamedTuple):

@@ -1,5 +1,5 @@
-"""Random small networks with `implicit_conv.torch.convert`, or compiled by ``torch.compile`` with our
-backend, against themselves in float64.
+"""Random small networks with `implicit_conv.torch.convert`, or compiled by our backend of
+``torch.compile``, against themselves in float64.
 
 A network is called again and again, each time with other values, while its weights, its modules and
 its modes change.
