@@ -252,9 +252,11 @@ def _compiled(model: Any) -> Any:
 
     from implicit_conv.torch.backend import backend
 
+    def ours(graph: Any, inputs: Any) -> Any:
+        return backend(graph, inputs, options={"choose": "always"})
+
     torch._dynamo.reset()  # all networks have one code, which is compiled a few times at most
-    options = {"options": {"choose": "always"}}
-    return torch.compile(model, backend=lambda *given: backend(*given, **options))
+    return torch.compile(model, backend=ours)
 
 
 def _network(program: Program) -> Any:
