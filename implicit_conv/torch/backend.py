@@ -16,7 +16,9 @@ from implicit_conv.errors import PlanError
 from implicit_conv.problem.options import PRECISIONS
 from implicit_conv.problem.parse import choice
 from implicit_conv.torch import CHOOSE
+from implicit_conv.torch.layers import convolution
 from implicit_conv.torch.op import ConvolutionPass
+from implicit_conv.torch.op import convolution as ours
 from implicit_conv.torch.override import SWITCH
 from implicit_conv.torch.region import RegionFunction
 from implicit_conv.torch.regions import Region, regions
@@ -59,6 +61,8 @@ def backend(
     now: dict[Node, Node] = {}
     for region, function in calls:
         _replace(graph.graph, region, function, now)
+    for node in graph.graph.nodes:
+        _compute_here(node)
     graph.recompile()
     SWITCH.lend(graph)  # idle threads of torch spin on the CPUs that others would need
     compiled: Callable[..., Any] = graph.forward
@@ -92,6 +96,14 @@ def _with_gradients(graph: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
     compilers = {"fw_compiler": compiled, "bw_compiler": compiled}
     made: Callable[..., Any] = aot_autograd(**compilers)(graph, inputs)
     return made
+
+
+def _compute_here(node: Node) -> None:
+    """Have a convolution that is in no region, such as one whose weights are computed, run here."""
+    found = convolution(node, "standard")
+    if found is not None:
+        sizes = found.window[:-1]
+        node.target, node.args, node.kwargs = ours, (found.x, found.w, found.bias, *sizes), {}
 
 
 def _replace(graph: Graph, region: Region, function: Any, now: dict[Node, Node]) -> None:

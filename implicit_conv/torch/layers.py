@@ -98,8 +98,8 @@ def layers(graph: Graph, precision: str) -> list[Layer]:
     is_written = written(graph)
     taken, found = set[Node](), list[Layer]()
     for node in reversed(nodes):
-        layer = _convolution(node, precision)
-        if layer is None:
+        layer = convolution(node, precision)
+        if layer is None or not _are_weights(layer.w, layer.bias):
             continue
 
         before = layer.x
@@ -154,7 +154,7 @@ def _named(node: Node, names: tuple[str, ...], defaults: dict[str, Any]) -> dict
     return given if len(node.args) <= len(names) and given.keys() <= known else None
 
 
-def _convolution(node: Node, precision: str) -> Layer | None:
+def convolution(node: Node, precision: str) -> Layer | None:
     """The layer of a convolution alone; None of all else."""
     transposed = node.target in TRANSPOSED
     rank = (TRANSPOSED if transposed else CONVOLUTIONS).get(node.target, 0)
@@ -174,8 +174,7 @@ def _convolution(node: Node, precision: str) -> Layer | None:
 
 def _are_like(rank: int, node: Node, given: dict[str, Any]) -> bool:
     """Whether x, w, a bias and the result are dense tensors of one dtype on the CPU, which autocast
-    converts to no other, with `rank` spatial axes, and weights are ones that torch counts writes
-    to.
+    converts to no other, with `rank` spatial axes.
     """
     x, w, bias = (_value(given.get(name)) for name in ("input", "weight", "bias"))
     values = [x, w, _value(node), *([] if given["bias"] is None else [bias])]
@@ -188,7 +187,6 @@ def _are_like(rank: int, node: Node, given: dict[str, Any]) -> bool:
         and dtype in DTYPES
         and where == ["cpu", torch.strided]
         and (x.dim(), w.dim()) == (rank + 2, rank + 2)
-        and _are_weights(given["weight"], given["bias"])
     )
 
 

@@ -373,3 +373,23 @@ def test_the_faster_one_runs(monkeypatch):
     with torch.no_grad():
         for _ in range(3):
             assert torch.equal(compiled(x), model(x))
+
+
+class Computed(nn.Module):
+    """A convolution whose filter is computed."""
+
+    def __init__(self):
+        super().__init__()
+        self.w, self.gain = nn.Parameter(torch.zeros(8, 8, 3, 3)), nn.Parameter(torch.ones(1))
+
+    def forward(self, x):
+        return functional.conv2d(x, self.w * self.gain, padding="same").relu()
+
+
+def test_filters_that_are_computed():
+    model, x, graphs = randomize(Computed()), torch.randn(2, 8, 9, 8), Graphs()
+    compiled = torch.compile(model, backend=graphs)
+    for _ in range(3):
+        compare(model, compiled, x)
+    (graph,) = graphs.graphs
+    assert [node.target for node in graph.graph.nodes if node.op == "call_function"][1] is door.ours
