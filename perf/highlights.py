@@ -25,6 +25,7 @@ WORK = {  # suites that are one kind of work, and what README calls it
     "changing": "sizes that change",
     "int8": "networks, uint8 x int8",
     "models": "whole models",
+    "compiled": "whole models, compiled",
 }
 
 

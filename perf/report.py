@@ -12,7 +12,7 @@ from pathlib import Path
 from perf import bursts, changes, families, highlights, overviews, pages, plots, regret, tables
 from perf.machines import machine_of
 from perf.models import pages as models
-from perf.models.catalogue import MODELS, TENSORS
+from perf.models.catalogue import COMPILED, MODELS, TENSORS
 from perf.record import Record, told
 from perf.tables import Named
 from perf.terminal import Rows
@@ -74,7 +74,7 @@ PAGES: dict[str, Page] = {
         bursts.sum_lines,
         {"calls": bursts.CALLS, "layer": bursts.LAYER},
     ),
-    **dict.fromkeys((MODELS, TENSORS), (models.rows_of, models.lines_of, {})),
+    **dict.fromkeys((MODELS, COMPILED, TENSORS), (models.rows_of, models.lines_of, {})),
 }
 
 

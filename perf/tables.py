@@ -38,6 +38,7 @@ TITLES = {name: title for name, (title, _) in SUITES.items()} | {
     "bursts": "bursts of calls",
     "changing": "sizes that change with every call",
     "models": "whole models of torch",
+    "compiled": "whole models of torch, compiled",
     "tensors": "calls on tensors of torch",
 }
 

@@ -15,7 +15,8 @@ from implicit_conv.testing import Case
 from perf.layers import SUITES as LAYERS
 from perf.upsampling import MEL_CHANNELS, MEL_FRAMES
 
-MODELS, TENSORS = "models", "tensors"  # suites
+MODELS, COMPILED, TENSORS = "models", "compiled", "tensors"  # suites
+WHOLE = MODELS, COMPILED
 IMAGE = (1, 3, 224, 224)
 CLASSES = 1000
 # Ronneberger et al. (2015) cut images into tiles, of which the network takes 16 n + 12 pixels: this
@@ -35,6 +36,7 @@ class Network(NamedTuple):
     shape: tuple[int, ...]  # of its input
     package: str = "torch"  # that defines it
     trains: bool = False  # a step of training is timed: forward, backward and SGD
+    compiled: bool = False  # ours is torch.compile with our backend, and not `enable`
 
 
 def resnet(depths: tuple[int, ...], kind: str, widths: tuple[int, ...]) -> Any:
@@ -166,7 +168,16 @@ def tensors() -> tuple[Network, ...]:
     )
 
 
-SUITES: dict[str, Callable[[], tuple[Network, ...]]] = {MODELS: models, TENSORS: tensors}
+def compiled() -> tuple[Network, ...]:
+    """The whole models, compiled for our backend."""
+    return tuple(network._replace(compiled=True) for network in models())
+
+
+SUITES: dict[str, Callable[[], tuple[Network, ...]]] = {
+    MODELS: models,
+    COMPILED: compiled,
+    TENSORS: tensors,
+}
 
 
 def chosen(suite: str, names: list[str] | None) -> dict[int, Network]:

@@ -6,7 +6,7 @@ from statistics import geometric_mean
 from typing import Any, NamedTuple
 
 from perf.model_names import ARRAYS, ENGINES, OURS, TORCH
-from perf.models.catalogue import MODELS
+from perf.models.catalogue import WHOLE
 from perf.overviews import mean_lines
 from perf.record import Record
 from perf.tables import disturbed_lines
@@ -21,7 +21,7 @@ class Limit(NamedTuple):
 
 
 def limit_of(row: dict[str, Any]) -> Limit | None:
-    """The limit of a row; None of a single call."""
+    """The limit of a row; None of a single call, and of a compiled model."""
     if "convolutions" not in row:
         return None
     layers, whole = row["convolutions"]["layers"], row["convolutions"]["whole"]
@@ -31,7 +31,7 @@ def limit_of(row: dict[str, Any]) -> Limit | None:
 
 def rows_of(record: Record) -> Rows:
     """One row a model, or a layer; without ratios if other work disturbed the run."""
-    cells = _model_cells if record["settings"]["suite"] == MODELS else _call_cells
+    cells = _model_cells if record["settings"]["suite"] in WHOLE else _call_cells
     rows = [cells(row, record["settings"]["against"]) for row in record["rows"]]
     if "disturbed" not in record:
         return rows
@@ -45,14 +45,14 @@ def _is_told(heading: str) -> bool:
 
 def _model_cells(row: dict[str, Any], against: list[str]) -> dict[str, str]:
     limit, ratio = limit_of(row), row["ratios"][TORCH]
-    assert limit is not None
     cells = {"model": row["layer"], **_times(row, (TORCH, OURS), "ms")}
-    cells |= {
-        "torch/ours": f"{ratio:.2f}",
-        "in convolutions": f"{limit.share:.0%}",
-        "limit": f"{limit.ratio:.2f}",
-        "of limit": f"{ratio / limit.ratio:.0%}",
-    }
+    cells["torch/ours"] = f"{ratio:.2f}"
+    if limit is not None:
+        cells |= {
+            "in convolutions": f"{limit.share:.0%}",
+            "limit": f"{limit.ratio:.2f}",
+            "of limit": f"{ratio / limit.ratio:.0%}",
+        }
     for name in [name for name in against if name in ENGINES]:
         cells |= _times(row, (name,), "ms")
         cells[f"{name}/ours"] = f"{row['ratios'][name]:.2f}" if name in row["ratios"] else ""

@@ -17,7 +17,7 @@ from implicit_conv.timing import calls_per_sample, no_collection, sample
 from perf.model_names import OURS
 from perf.models.catalogue import SUITES
 from perf.models.engines import model_of, version
-from perf.models.workload import Function, Workload, door, first
+from perf.models.workload import Function, Workload, first
 from perf.rival import settle
 from perf.side import serve
 
@@ -92,12 +92,12 @@ class Caller:
 
     def calls_per_sample(self, name: str, seconds: float) -> dict[str, Any]:
         """The number of calls in a sample of at least `seconds`."""
-        with door(name), no_collection():
+        with self.workload.door(name), no_collection():
             return {"calls": calls_per_sample(self.functions[name], seconds)}
 
     def sample(self, name: str, calls: int) -> dict[str, Any]:
         """One sample, in seconds per call; calls before the clock starts pack filters again."""
-        with door(name), no_collection():
+        with self.workload.door(name), no_collection():
             seconds = sample(self.functions[name], calls)
         if self.threads > 1:
             settle()

@@ -28,7 +28,7 @@ from implicit_conv.timing import (
 from perf import opponents, tables, terminal
 from perf.model_names import CONTROL, ENGINES, KIND, OURS, TORCH
 from perf.models import pages
-from perf.models.catalogue import MODELS, Network, chosen, installed
+from perf.models.catalogue import MODELS, WHOLE, Network, chosen, installed
 from perf.operators import shares
 from perf.record import ROOT, Record, load, new_record, save
 from perf.rival import THREAD_VARIABLES
@@ -120,10 +120,10 @@ def engines(options: argparse.Namespace) -> list[str]:
     opponents.opponents([TORCH])
     narrow = opponents.narrowed()
     if options.against is None:
-        return [] if narrow or options.suite != MODELS else [*ENGINES]
+        return [] if narrow or options.suite not in WHOLE else [*ENGINES]
     wrong = [name for name in options.against if name not in (*ENGINES, TORCH)]
-    if wrong or (options.suite != MODELS and set(options.against) & set(ENGINES)):
-        beside = f", {', '.join(ENGINES)}" if options.suite == MODELS else ""
+    if wrong or (options.suite not in WHOLE and set(options.against) & set(ENGINES)):
+        beside = f", {', '.join(ENGINES)}" if options.suite in WHOLE else ""
         raise ValueError(
             f"suite {options.suite} is compared with torch{beside}; leave "
             f"--against {' and '.join(wrong or options.against)} out"

@@ -8,7 +8,7 @@ import copy
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from functools import cached_property, partial
 from statistics import median
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import implicit_conv
 import implicit_conv.torch
+from implicit_conv.torch.backend import backend
 from implicit_conv.torch.override import suspended
 from perf.model_names import ARRAYS, CONTROL, OURS, TORCH
 from perf.models.catalogue import CLASSES, Network
@@ -108,7 +109,8 @@ class Workload:
     def functions(self) -> dict[str, Function]:
         """The functions of the process in which ours and torch take turns."""
         of_torch = self.function(self.model)
-        found: dict[str, Function] = {OURS: of_torch, CONTROL: of_torch, TORCH: of_torch}
+        ours = self.function(self.compiled) if self.network.compiled else of_torch
+        found: dict[str, Function] = {OURS: ours, CONTROL: ours, TORCH: of_torch}
         if hasattr(self.model, "array"):
             found[ARRAYS] = partial(self.model.array, self.inputs[-1].numpy())
         return found
@@ -137,19 +139,39 @@ class Workload:
         functions = self.functions()
         del functions[CONTROL]
         for name, function in functions.items():
-            with door(name):
-                found[name] = [torch.as_tensor(function())] if name == ARRAYS else self.result()
-        with door(TORCH):
+            with self.door(name):
+                compiles = self.network.compiled and name == OURS
+                found[name] = (
+                    [torch.as_tensor(function())]
+                    if name == ARRAYS
+                    else self.result(wrap=compiled_here if compiles else lambda model: model)
+                )
+        with self.door(TORCH):
             found["exact"] = self.result(torch.float64)
         return found
 
-    def result(self, dtype: Any = torch.float32) -> list[Any]:
+    def result(
+        self, dtype: Any = torch.float32, wrap: Callable[[Any], Any] = lambda model: model
+    ) -> list[Any]:
         """See `results`; computed by a copy of the model, so that all begin with the same."""
         model, x = copy.deepcopy(self.model).to(dtype), self.inputs[-1].to(dtype)
         if not self.trains:
-            return [first(model(x))]
-        self.loss(model, x).backward()
+            return [first(wrap(model)(x))]
+        self.loss(wrap(model), x).backward()
         return [parameter.grad for parameter in model.parameters()]
+
+    @cached_property
+    def compiled(self) -> Any:
+        """The model, compiled for our backend."""
+        return compiled_here(self.model)
+
+    def door(self, name: str) -> AbstractContextManager[Any]:
+        """The block in which a function of this process runs."""
+        if name in (OURS, CONTROL):
+            return nullcontext() if self.network.compiled else implicit_conv.torch.enable()
+        if name == ARRAYS:
+            return implicit_conv.config(num_threads=torch.get_num_threads())
+        return suspended() if name == TORCH else nullcontext()
 
     def loss(self, model: Any, x: Any) -> Any:
         """What training makes smaller."""
@@ -164,7 +186,7 @@ class Workload:
         found: dict[str, list[list[float]]] = {OURS: [], TORCH: []}
         for _ in range(ROUNDS):
             for name, rounds in found.items():
-                with door(name):
+                with self.door(name):
                     functions[name]()
                     if name == TORCH:
                         whole.append(seconds(functions[name]))
@@ -177,13 +199,9 @@ class Workload:
         return {"whole": median(whole), "layers": layers}
 
 
-def door(name: str) -> AbstractContextManager[Any]:
-    """The block in which a function of this process runs."""
-    if name in (OURS, CONTROL):
-        return implicit_conv.torch.enable()
-    if name == ARRAYS:
-        return implicit_conv.config(num_threads=torch.get_num_threads())
-    return suspended() if name == TORCH else nullcontext()
+def compiled_here(model: Any) -> Any:
+    """A model, compiled for our backend."""
+    return torch.compile(model, backend=backend)
 
 
 def seconds(function: Function) -> float:
