@@ -9,7 +9,7 @@ from perf import opponents, report
 from perf.__main__ import main
 from perf.models import catalogue, pages
 from perf.models import run as models
-from perf.models.catalogue import MODELS, TENSORS, Network
+from perf.models.catalogue import COMPILED, MODELS, TENSORS, Network
 from perf.record import read, validate
 
 torch = pytest.importorskip("torch")
@@ -128,10 +128,9 @@ def test_ours_runs_while_enabled_and_torch_does_not(caller, tmp_path):
 def test_a_wrong_result_is_named(caller, tmp_path, monkeypatch):
     result = process.Workload.result
 
-    def wrong(workload, dtype=torch.float32):
-        return [
-            1.2 * tensor if dtype == torch.float32 else tensor for tensor in result(workload, dtype)
-        ]
+    def wrong(workload, dtype=torch.float32, **options):
+        found = result(workload, dtype, **options)
+        return [1.2 * tensor for tensor in found] if dtype == torch.float32 else found
 
     monkeypatch.setattr(process.Workload, "result", wrong)
     with pytest.raises(ArithmeticError, match=r"from that in float64 by 0\.2 of its norm"):
@@ -251,7 +250,7 @@ def test_limits_follow_amdahls_law(made):
 
 
 def test_records_have_pages(made):
-    named = [(suite, made(suite)) for suite in (MODELS, TENSORS)]
+    named = [(suite, made(suite)) for suite in (COMPILED, MODELS, TENSORS)]
     assert report.in_order(named) == []
     beside = report.others(named)
     files = report.contents([], beside)
@@ -261,7 +260,8 @@ def test_records_have_pages(made):
     assert (
         "| 1x1 8-8 @8 | 1500000.00 | 1000000.00 | 500000.00 | 1.50 | 2.00 |" in files["tensors.md"]
     )
-    assert "\nmodels\ntensors\n" in files["index.md"]
+    assert "| ResNet-50 | 1500.00 | 1000.00 | 1.50 | 900.00 |" in files["compiled.md"]
+    assert "\nmodels\ncompiled\ntensors\n" in files["index.md"]
 
 
 def test_a_disturbed_run_tells_no_ratio(made):
