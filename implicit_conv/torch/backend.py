@@ -22,6 +22,7 @@ from implicit_conv.torch.op import convolution as ours
 from implicit_conv.torch.override import SWITCH
 from implicit_conv.torch.region import RegionFunction
 from implicit_conv.torch.regions import Region, regions
+from implicit_conv.torch.steps import LOG
 
 OPTIONS = {"precision": PRECISIONS, "choose": CHOOSE}
 DEFAULTS = {"precision": "standard", "choose": "measured"}
@@ -58,6 +59,8 @@ def backend(
         (region, RegionFunction(region, f"region_{number}", _by_torch(region), measures=measures))
         for number, region in enumerate(regions(graph.graph, given["precision"]))
     ]
+    layers = sum(len(region.layers) for region, _ in calls)
+    LOG.debug("a compiled graph has %d convolutions in %d programs", layers, len(calls))
     now: dict[Node, Node] = {}
     for region, function in calls:
         _replace(graph.graph, region, function, now)

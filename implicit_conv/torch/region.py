@@ -23,6 +23,7 @@ from implicit_conv.process.cache import keep_call
 from implicit_conv.settings import current, local
 from implicit_conv.torch.layers import Layer
 from implicit_conv.torch.measured import CHOICES, ours_is_faster, worth_measuring
+from implicit_conv.torch.openmp import is_forked
 from implicit_conv.torch.regions import Region
 from implicit_conv.torch.steps import CPU, LOG, REFUSAL, plan_of
 from implicit_conv.torch.tensors import CHANNELS_LAST, DTYPES, View
@@ -107,8 +108,7 @@ class RegionFunction:
         if made is None:
             made = self._make(key, images, weights, begins)
         elif made is not REFUSED:
-            state = _state(weights)
-            if made.state != state:
+            if made.state != _state(weights):
                 made = self._again(key, images, weights, begins)
             self._calls += 1
         return None if made is REFUSED else made.run(images[0].dtype, begins)
@@ -136,7 +136,8 @@ class RegionFunction:
         except (ValueError, TypeError, RuntimeError) as error:  # for what no plan takes
             LOG.debug(REFUSAL, error)
         else:
-            if not (self._measures and any(map(worth_measuring, plans))):
+            fixed = not self._measures or torch.are_deterministic_algorithms_enabled()
+            if fixed or is_forked() or not any(map(worth_measuring, plans)):
                 found = made
             elif self._is_faster(made, images, weights, begins, threads):
                 found = made
@@ -163,12 +164,10 @@ class RegionFunction:
         ------
         PlanError
             There is none.
-        RuntimeError
-            Weights have no version, as those of ``torch.inference_mode``.
         """
         state, pipeline, plans = _state(weights), Pipeline(), list[Plan]()
-        if not all(begin for _, begin, _ in state):
-            raise PlanError("a weight has no memory")
+        if not all(begin for _, begin, _ in state) or len(state) < len(weights):
+            raise PlanError("a weight has no memory or no version")
         last = len(self._layers) > 1 or (
             y.dim() > 3 and y.is_contiguous(memory_format=CHANNELS_LAST[y.dim() - 4])
         )
@@ -255,7 +254,10 @@ def _strides(shape: tuple[int, ...], last: bool) -> tuple[int, ...]:
 def _state(weights: Sequence[Any]) -> State:
     """What differs once a weight was written to, as far as torch tells, or replaced."""
     steps = FUSED_STEPS[0]
-    return tuple([(each._version, address(each), steps) for each in weights])
+    try:
+        return tuple([(each._version, address(each), steps) for each in weights])
+    except RuntimeError:  # those made by ``torch.inference_mode`` have no versions
+        return ()
 
 
 def _epilogue(bias: Any, norm: Any, eps: float | None) -> tuple[Array | None, Array | None]:

@@ -308,6 +308,17 @@ def test_tensors_of_inference_mode():
             assert torch.allclose(compiled(x), other(x), atol=1e-4)
 
 
+def test_weights_without_versions_come_later():
+    model, x = randomize(Residual()), torch.randn(2, 16, 9, 8)
+    compiled = torch.compile(model, backend=Graphs())
+    compare(model, compiled, x)
+    with torch.inference_mode():
+        model.first.weight = nn.Parameter(model.first.weight * 2, requires_grad=False)
+    with torch.no_grad():
+        for _ in range(3):
+            assert torch.allclose(compiled(x), model(x), atol=1e-4)
+
+
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
 def test_forward_gradients_are_torchs():
     model, x = randomize(Residual()), torch.randn(2, 16, 9, 8)
