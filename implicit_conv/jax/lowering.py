@@ -141,15 +141,17 @@ def program_key(
     spec = buffers, axes, window, precision, current().key
     digest = hashlib.sha256(repr(spec).encode()).digest()
     key = int.from_bytes(digest[:8], "little", signed=True) or 1
-    if target().has(key):
-        return key
     dtypes = {buffer.dtype for buffer in buffers[:2]}
     if len(dtypes) != 1 or not dtypes.issubset(DTYPES) or buffers[2].dtype not in DTYPES:
         raise DTypeError(f"dtypes {', '.join(buffer.dtype for buffer in buffers)}")
+    if target().has(key, buffers):
+        return key
     arrays = zip(buffer_arrays(buffers), axes, strict=True)
     views: Any = tuple(array.transpose(each) for array, each in arrays)
     problem = problem_of(window, views, buffers[0].dtype, precision)
-    target().add(key, make_words(problem.plan, problem.parts, copies_filter=copies_filter), buffers)
+    target().keep(
+        key, make_words(problem.plan, problem.parts, copies_filter=copies_filter), buffers
+    )
     return key
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,8 +32,6 @@ class Front:
         self._calls, self.function = calls, calls.function
         self._modes, self._numbers = dict[tuple[str, str], int](), itertools.count(1)
         TABLES.append(calls)
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=calls.renew_lock)
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -58,12 +55,12 @@ class Front:
             return
         if not step.reads_bias(arguments[3]):
             return
-        described = self._calls.describe(*arguments)
+        described = self._calls.described(*arguments)
         if described:
             window, (_, threads, mkldnn, choose, exact) = key[-2:]
             mode = self._mode(window.precision, choose)
             state = id(config), threads, int(mkldnn), int(exact), mode
-            self._calls.add(state, described, *step.known_call, (step, config))
+            self._calls.add((*state, *described), *step.known_call, (step, config))
 
 
 def make_front(python: Callable[..., Any]) -> Front | None:

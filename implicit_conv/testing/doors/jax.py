@@ -38,8 +38,8 @@ FUNCTIONS = ("conv", "jvp", "vjp", "jvp of vjp")
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 DTYPES = (*FLOATS * 6, "int8", "int32", "complex64", "complex128")
 OWN = "XLA's own"
-# Largest differences, of eps relative to sums of magnitudes: Winograd adds to those of rounding, and
-# XLA, which sums one product after another, as many as the square root of their number.
+# Largest differences, of eps relative to sums of magnitudes: Winograd adds to those of rounding,
+# and XLA, which sums one product after another, as many as the square root of their number.
 UNITS = {"strict": 16, "": 64, "standard": 64, "fast": 400}
 
 

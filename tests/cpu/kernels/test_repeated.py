@@ -124,7 +124,7 @@ def test_python_makes_calls_while_they_are_paused():
     repeat(plan, x, w)
     prepared = plan.prepare(x, w, np.empty_like(expected))
     again = plan._calls[0].again
-    with compiled.paused():
+    with active_threads.paused():
         assert again(x, w, None, None, None, w) is None
         np.testing.assert_array_equal(plan(x, w), expected)
         np.testing.assert_array_equal(prepared(), expected)
