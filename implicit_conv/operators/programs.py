@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from implicit_conv.arrays.arrays import Array, numpy_dtype
-from implicit_conv.cpu.run.call import Arrays
+from implicit_conv.cpu.run.call import Arrays, compiled
 from implicit_conv.errors import PlanError
+from implicit_conv.kernels.cpu.runtime.known_calls import Made
 from implicit_conv.kernels.cpu.runtime.objects import differing, offset_of
 from implicit_conv.kernels.cpu.runtime.program import (
     Copied,
@@ -24,7 +25,6 @@ from implicit_conv.kernels.cpu.runtime.program import (
     located,
     placed,
 )
-from implicit_conv.kernels.cpu.runtime.runner import Runner
 from implicit_conv.kernels.cpu.runtime.torch_calls import FUNCTIONS as TORCH_FUNCTIONS
 from implicit_conv.kernels.cpu.runtime.torch_calls import TorchCalls
 from implicit_conv.kernels.cpu.runtime.xla import Buffer, Target
@@ -35,13 +35,14 @@ Views: TypeAlias = tuple[Array, Array, Array]
 __all__ = [
     "TORCH_FUNCTIONS",
     "Buffer",
+    "Made",
     "TorchCalls",
     "Views",
     "buffer_arrays",
+    "compiled",
     "differing",
     "make_words",
     "offset_of",
-    "runner",
     "xla_target",
 ]
 
@@ -93,12 +94,6 @@ def make_words(plan: Plan, parts: Sequence[Views], *, copies_filter: bool = True
 
 def _is_filter(array: Array) -> bool:
     return located(address_of(array))[0] == W
-
-
-@functools.cache
-def runner() -> Runner:
-    """What runs programs."""
-    return prepare(Runner)
 
 
 @functools.cache

@@ -51,16 +51,13 @@ class Front:
         if step.seen != id(config):
             step.seen = id(config)
             return
-        if config.key != key[-1][0] or step.packed_call is not None:
-            return
-        if not step.reads_bias(arguments[3]):
-            return
-        described = self._calls.described(*arguments)
-        if described:
+        known = step.known_call(arguments[3]) if config.key == key[-1][0] else None
+        described = () if known is None else self._calls.described(*arguments)
+        if known is not None and described:
             window, (_, threads, mkldnn, choose, exact) = key[-2:]
             mode = self._mode(window.precision, choose)
             state = id(config), threads, int(mkldnn), int(exact), mode
-            self._calls.add((*state, *described), *step.known_call, (step, config))
+            self._calls.add((*state, *described), known, (step, config))
 
 
 def make_front(python: Callable[..., Any]) -> Front | None:

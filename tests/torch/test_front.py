@@ -24,7 +24,7 @@ from implicit_conv.torch.steps import Step  # noqa: E402
 pytestmark = pytest.mark.usefixtures("one_thread")
 F = torch.nn.functional
 FRONT = override.FRONT
-UNTIL_KNOWN = 3  # calls that Python sees: the first, and the second and third by a program
+UNTIL_KNOWN = 2  # calls that Python sees: the first, and the second by a program
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 from implicit_conv.arrays.arrays import Array
-from implicit_conv.cpu.run.call import compiled_again
+from implicit_conv.cpu.run.call import compiled
 from implicit_conv.errors import PlanError
 from implicit_conv.kernels.cpu.runtime.same_arrays import NAMES, Record
 
@@ -51,7 +51,8 @@ class PreparedCall:
         added = 0 if residual is None else residual.ctypes.data
         given = x.ctypes.data, of_w, out.ctypes.data, added
         self._compute = functools.partial(program.run, *given)
-        made = None if program.words is None else compiled_again(record, program.words, out)
+        words = program.words
+        made = None if words is None else compiled().again(record, words, out)
         self._again = None if made is None else functools.partial(made, *arrays)
 
     def __call__(self) -> Array:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,16 @@ OWNER, PROGRAM, ARGUMENTS, ITEM_BYTES, KEY_WORDS, KEY = range(6)
 FEWEST_PLACES = 64  # of the table: after a word that selects bits of a hash, addresses of entries
 PRIME, SHIFT = 0x100000001B3, 40  # of the hash, FNV-1a by words; its upper bits are the place
 MASK = (1 << 64) - 1
+
+
+class Made(NamedTuple):
+    """What computes known calls: a program, and if the describer makes results, the arguments for a
+    new one, and the bytes of its elements.
+    """
+
+    program: Words
+    new: tuple[Any, ...] = ()
+    item_bytes: int = 0
 
 
 class KnownCalls:
@@ -58,19 +68,12 @@ class KnownCalls:
     def __contains__(self, key: object) -> bool:
         return key in self.entries
 
-    def add(
-        self,
-        key: tuple[int, ...],
-        program: Words,
-        new: tuple[Any, ...] = (),
-        item_bytes: int = 0,
-        owned: Any = None,
-    ) -> None:
-        """Have calls with these words run a program; `new` makes the result, and the objects
-        `owned` live as long as the entry.
+    def add(self, key: tuple[int, ...], made: Made, owned: Any = None) -> None:
+        """Have calls with these words run a program. The objects `owned` live as long as the
+        entry.
         """
-        owner = [program, new, owned]
-        head = [id(owner), program.address, id(new), item_bytes, len(key)]
+        owner = [made.program, made.new, owned]
+        head = [id(owner), made.program.address, id(made.new), made.item_bytes, len(key)]
         owner.append(np.array([*head, *key], np.int64))
         with self._lock:
             if key in self.entries:  # Python saw a call that it must see, or threads at once

@@ -373,6 +373,11 @@ class Program:
         return Program([step.fixed(bias, scale) for step in self.steps], self.room)
 
     @property
+    def has_run(self) -> bool:
+        """Whether Python has run it."""
+        return bool(self._actions)
+
+    @property
     def words(self) -> Words | None:
         """The program as compiled code reads it; None if Python alone can run it."""
         if not self._words:
@@ -390,6 +395,8 @@ class Words:
     ----------
     words : array of int64
         See `compiled.program`.
+    address : int
+        That of the words.
     bias : Access or None
         None if runs have no bias.
     """
@@ -413,12 +420,12 @@ class Words:
         most = max(1, *words[THREADS::STEP])
         header = [self._room, most, len(steps)]
         self.words = np.array(header + words, np.int64)
+        self.address = int(self.words.ctypes.data)
         self.bias = None if bias is None else Access.to(bias)
 
-    @property
-    def address(self) -> int:
-        """That of the words."""
-        return int(self.words.ctypes.data)
+    def reads_bias(self, *stored: Any) -> bool:
+        """Whether runs read a bias as it is `stored`; see `Access.takes`."""
+        return self.bias is not None and self.bias.takes(*stored)
 
     def _step(self, step: Step) -> list[int]:
         """The words of a step."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from implicit_conv.kernels.cpu.runtime import active_threads, objects
-from implicit_conv.kernels.cpu.runtime.code import builtin
+from implicit_conv.kernels.cpu.runtime.code import builtin, python_code
 from implicit_conv.kernels.cpu.runtime.pool import LEAST_BYTES, PAGE
 from implicit_conv.kernels.cpu.runtime.program import BLOCK_BYTES, MOST_THREADS, Words
 from implicit_conv.kernels.cpu.runtime.same_arrays import RANK, Record
@@ -30,18 +30,26 @@ EMPTY, FROM_DTYPE, SET_BASE, TYPE = 184, 94, 282, 2
 
 BYTES = np.dtype(np.uint8)
 
+# run(process, program, x, w, bias, residual, y): whether compiled code has run a program, without
+# the GIL, on arrays at these addresses
+run = python_code(".runtime.compiled.program:RUN_PROGRAM")
 _of_owner = builtin(".runtime.compiled.repeated:AGAIN")
 
 
-def again(record: Record, program: Words, y: Any) -> Callable[..., Any] | None:
+def again(record: Record, program: Words, y: Any, bias: Any = None) -> Callable[..., Any] | None:
     """A function of (x, w, bias, residual, out, ...): the result of the program, which is `out` or
     a new array like `y`. It returns None if the arrays are not those of the record, or if the call
     is for Python to make: while programs are paused, where there is no memory, or no team yet.
 
-    There is none if the program takes much memory, or threads that compiled code cannot start, or
-    if this Python stores objects in another way; see `objects`.
+    There is none if the program does not read a bias like this one, or takes much memory, or
+    threads that compiled code cannot start, or if this Python stores objects in another way; see
+    `objects`.
     """
     if objects.differing():
+        return None
+    if bias is not None and not program.reads_bias(
+        bias.dtype.name, bias.shape, bias.strides, bias.ctypes.data
+    ):
         return None
     if program.words[BLOCK_BYTES] > 1 << LARGEST:
         return None

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from implicit_conv.kernels.cpu.runtime.code import code
-from implicit_conv.kernels.cpu.runtime.known_calls import OWN, KnownCalls
+from implicit_conv.kernels.cpu.runtime.known_calls import OWN, KnownCalls, Made
 from implicit_conv.kernels.cpu.runtime.launch import make_once
 from implicit_conv.kernels.cpu.runtime.program import Words
 
@@ -77,7 +77,7 @@ class Target(KnownCalls):
 
     def keep(self, key: int, program: Words, buffers: Buffers) -> None:
         """Have calls with this key run a program on such buffers."""
-        self.add(_words(key, buffers), program)
+        self.add(_words(key, buffers), Made(program))
 
 
 def _words(key: int, buffers: Buffers) -> tuple[int, ...]:
