@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from implicit_conv.arrays.arrays import Array, Binding, RepeatedCall, numpy_dtype
+from implicit_conv.arrays.arrays import Array, RepeatedCall, numpy_dtype
 from implicit_conv.arrays.libraries import as_library_of
 
 
@@ -82,31 +82,11 @@ def tensor_array(tensor: Any) -> Array:
     return np.ndarray(shape, dtype, block, 0, strides)
 
 
-def repeated_tensors(
-    engine: Any, given: tuple[Any, Any, Any], arrays: tuple[Array, Any], y: Array
-) -> RepeatedCall | None:
-    """The call by which an engine got `y` of (x, w, bias), to be made again for tensors like these.
-
-    `arrays` are the first two as the engine takes them; `w` may be a packed filter. It is None if
-    something else than a tensor was given, or if the engine does more than that call.
-    """
-    (x, w, bias), (image, filters) = given, arrays
-    packed = filters is w and not isinstance(w, np.ndarray)
-    key = tensor_key(x, bias) if packed else tensor_key(x, w, bias)
-    if key is None:
-        return None
-    strides = None if packed else filters.strides
-    call = engine.ready(Binding(image.strides, strides, y.strides, biased=bias is not None))
-    if call is None:
-        return None
-    return RepeatedTensors(w.key if packed else None, call, key, y)
-
-
 class RepeatedTensors(RepeatedCall):
-    """A call of tensors that has been made before, with tensors of a key. Its result is new."""
+    """A call of tensors that has been made before, with tensors of a `tensor_key`."""
 
     def __init__(self, key: Any, bound: Any, tensors: tuple[Any, ...], y: Array) -> None:
-        """`bound` takes addresses, and `y` is a result of it."""
+        """`bound` computed the result `y`."""
         super().__init__(key)
         torch = sys.modules["torch"]
         self._bound, self._tensors, self._kind = bound, tensors, torch.Tensor

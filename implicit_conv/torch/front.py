@@ -19,26 +19,19 @@ from implicit_conv.torch.openmp import library_of_torch
 from implicit_conv.torch.steps import Step
 
 
-class Front:
-    """Known calls, which have a step with a program.
-
-    Attributes
-    ----------
-    function : builtin function
-        What is registered for ``aten::convolution`` and ``aten::_convolution``.
+class Front(TorchCalls):
+    """Known calls, which have a step with a program. Its function is registered for
+    ``aten::convolution`` and ``aten::_convolution``.
     """
 
-    def __init__(self, calls: TorchCalls) -> None:
-        self._calls, self.function = calls, calls.function
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
         self._modes, self._numbers = dict[tuple[str, str], int](), itertools.count(1)
-        TABLES.append(calls)
-
-    def __len__(self) -> int:
-        return len(self._calls)
+        TABLES.append(self)
 
     def follow(self, precision: str, choose: str) -> None:
         """From now on, calls are those of this precision and choice."""
-        self._calls.set_mode(self._mode(precision, choose))
+        self.set_mode(self._mode(precision, choose))
 
     def _mode(self, precision: str, choose: str) -> int:
         return self._modes.setdefault((precision, choose), next(self._numbers))
@@ -52,12 +45,12 @@ class Front:
             step.seen = id(config)
             return
         known = step.known_call(arguments[3]) if config.key == key[-1][0] else None
-        described = () if known is None else self._calls.described(*arguments)
+        described = () if known is None else self.described(*arguments)
         if known is not None and described:
             window, (_, threads, mkldnn, choose, exact) = key[-2:]
             mode = self._mode(window.precision, choose)
             state = id(config), threads, int(mkldnn), int(exact), mode
-            self._calls.add((*state, *described), known, (step, config))
+            self.add((*state, *described), known, (step, config))
 
 
 def make_front(python: Callable[..., Any]) -> Front | None:
@@ -85,7 +78,7 @@ def make_front(python: Callable[..., Any]) -> Front | None:
         "tensor": torch.Tensor,
         "parameter": torch.nn.Parameter,
     }
-    return Front(prepare(TorchCalls, objects, functions, handle))
+    return prepare(Front, objects, functions, handle)
 
 
 def _functions() -> dict[str, int] | None:

@@ -397,7 +397,7 @@ def test_clearing_the_cache_forgets_calls(seen):
 def test_a_hash_is_not_enough(seen):
     with door.enable(choose="always"):
         call = known(X, W, BIAS)
-        (entry,) = FRONT._calls.entries.values()
+        (entry,) = FRONT.entries.values()
         entry[-1][-1] += 1  # the number of groups of the entry's key
         seen.clear()
         call()
@@ -408,8 +408,8 @@ def test_many_calls(monkeypatch, seen):
     """Entries of one place are told apart; those that are too many go, and come again."""
     sizes = range(3, 203)
     with door.enable(choose="always"):
-        for limit in (FRONT._calls.most, 30):
-            monkeypatch.setattr(FRONT._calls, "most", limit)
+        for limit in (FRONT.most, 30):
+            monkeypatch.setattr(FRONT, "most", limit)
             cache.clear()
             for _ in range(UNTIL_KNOWN + 1):
                 seen.clear()
@@ -454,7 +454,7 @@ def test_an_entry_lives_as_long_as_its_runs(monkeypatch):
     def outlives_its_entry():
         """Whether the step of a run under way is alive once the cache is empty."""
         known(x, w)
-        (entry,) = FRONT._calls.entries.values()
+        (entry,) = FRONT.entries.values()
         step = weakref.ref(entry[2][0])
         del entry
         thread = threading.Thread(target=F.conv2d, args=(x, w))
@@ -474,7 +474,7 @@ def test_an_entry_lives_as_long_as_its_runs(monkeypatch):
 def test_memory_does_not_grow(seen):
     with torch.no_grad(), door.enable(choose="always"):
         call = known(X, W, BIAS)
-        (entry,) = FRONT._calls.entries.values()
+        (entry,) = FRONT.entries.values()
 
         def references():
             objects = (entry, *entry, *entry[1], X, W, BIAS, implicit_conv.settings.current())

@@ -230,9 +230,11 @@ def compiled() -> Any:
 class RepeatedArrays(RepeatedCall):
     """A call of arrays that has been made before; `differing` compares others with their record."""
 
-    def __init__(self, key: Any, call: Call, record: Record, differing: Callable[..., int]) -> None:
+    def __init__(self, key: Any, call: Call, record: Record, y: Array) -> None:
+        """`call` computed the result `y`."""
         super().__init__(key)
-        self.call, self._record, self._differing, self._left = call, record, differing, OFTEN
+        self.call, self._record, self._left = call, record, OFTEN
+        self._differing = record.comparison()
 
     def again(self, x: Any, read: Any, bias: Any, residual: Any, out: Any, w: Any) -> Any:
         """The result; see `RepeatedCall`. A compiled function takes the place of this one."""

@@ -43,9 +43,7 @@ class PreparedCall:
         self.out: Array = out
         self._held = arrays, w, scale
         record = Record(*arrays, fixed=True)
-        differing = record.comparison()
-        assert differing is not None
-        self._differing = functools.partial(differing, *arrays)
+        self._differing = functools.partial(record.comparison(), *arrays)
         program = repeated.call.fixed(bias, scale)
         of_w = w.operand if packed else w.ctypes.data
         added = 0 if residual is None else residual.ctypes.data

@@ -65,9 +65,6 @@ class KnownCalls:
     def __len__(self) -> int:
         return len(self.entries)
 
-    def __contains__(self, key: object) -> bool:
-        return key in self.entries
-
     def add(self, key: tuple[int, ...], made: Made, owned: Any = None) -> None:
         """Have calls with these words run a program. The objects `owned` live as long as the
         entry.

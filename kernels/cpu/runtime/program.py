@@ -17,6 +17,7 @@ import numpy as np
 
 from implicit_conv.kernels.cpu.runtime.layout import round_up
 from implicit_conv.kernels.cpu.runtime.pool import POOL
+from implicit_conv.process.cache import cached_property
 
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.runtime.launch import Launch
@@ -335,7 +336,6 @@ class Program:
 
     def __init__(self, steps: Sequence[Step], room: Room, bias: Array | None = None) -> None:
         self.steps, self.room, self._bias = tuple(steps), room, bias
-        self._words: list[Words | None] = []  # one, once somebody has asked
         self._actions: list[Action] = []  # those of the steps, from the first run on
 
     def run(
@@ -377,15 +377,13 @@ class Program:
         """Whether Python has run it."""
         return bool(self._actions)
 
-    @property
+    @cached_property
     def words(self) -> Words | None:
         """The program as compiled code reads it; None if Python alone can run it."""
-        if not self._words:
-            try:
-                self._words.append(Words(self.steps, self.room, self._bias))
-            except ValueError:
-                self._words.append(None)
-        return self._words[0]
+        try:
+            return Words(self.steps, self.room, self._bias)
+        except ValueError:
+            return None
 
 
 class Words:
