@@ -4,7 +4,9 @@ under the same conditions.
 
 import contextlib
 import gc
+import os
 import resource
+import signal
 import sys
 import threading
 import time
@@ -65,6 +67,7 @@ CASES = {  # function, x, w, options
     "signal": (F.conv1d, (2, 6, 50), (9, 6, 5), (1, 2)),
     "volume": (F.conv3d, (1, 3, 4, 5, 6), (4, 3, 2, 3, 3), (1, 1)),
     "transposed": (F.conv_transpose2d, (1, 6, 7, 7), (6, 4, 3, 3), (1, 1)),
+    "one filter": (F.conv2d, (1, 5, 9, 9), (1, 5, 3, 3), ()),  # whose bias has any stride
 }
 
 
@@ -469,6 +472,20 @@ def test_an_entry_lives_as_long_as_its_runs(monkeypatch):
 
     with torch.no_grad(), door.enable(choose="always"):
         assert any(outlives_its_entry() for _ in range(10))  # a thread may begin too late
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_child_has_a_lock_of_its_own():
+    """The parent forks while another of its threads may add a call."""
+    with door.enable(choose="always"):
+        cache.clear()
+        with FRONT._lock:
+            child = os.fork()
+            if not child:
+                signal.alarm(30)  # which ends a child that waits for ever
+                known(X, W, BIAS)
+                os._exit(len(FRONT) != 1)
+        assert os.waitpid(child, 0)[1] == 0
 
 
 def test_memory_does_not_grow(seen):
