@@ -23,7 +23,8 @@ from jax.interpreters import mlir
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
 from implicit_conv.jax.internals import interface_version, is_alone, own_lowering
 from implicit_conv.jax.problems import Window, problem_of
-from implicit_conv.operators.programs import Buffer, buffer_arrays, make_words, xla_target
+from implicit_conv.operators.programs import Buffer, Target, buffer_arrays, make_words
+from implicit_conv.process.preparation import prepare
 from implicit_conv.settings import current
 
 LOG = logging.getLogger("implicit_conv")
@@ -41,7 +42,7 @@ OWN_LOWERING = own_lowering()
 @functools.cache
 def target() -> Any:
     """The function that XLA calls, which is registered once."""
-    found = xla_target(interface_version())
+    found = prepare(Target, interface_version())
     function = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(found.address)
     jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(function), platform="cpu")
     return found

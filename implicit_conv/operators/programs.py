@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -29,13 +28,13 @@ from implicit_conv.kernels.cpu.runtime.torch_calls import FUNCTIONS as TORCH_FUN
 from implicit_conv.kernels.cpu.runtime.torch_calls import TorchCalls
 from implicit_conv.kernels.cpu.runtime.xla import Buffer, Target
 from implicit_conv.operators.plan import Plan
-from implicit_conv.process.preparation import prepare
 
 Views: TypeAlias = tuple[Array, Array, Array]
 __all__ = [
     "TORCH_FUNCTIONS",
     "Buffer",
     "Made",
+    "Target",
     "TorchCalls",
     "Views",
     "buffer_arrays",
@@ -43,7 +42,6 @@ __all__ = [
     "differing",
     "make_words",
     "offset_of",
-    "xla_target",
 ]
 
 
@@ -94,9 +92,3 @@ def make_words(plan: Plan, parts: Sequence[Views], *, copies_filter: bool = True
 
 def _is_filter(array: Array) -> bool:
     return located(address_of(array))[0] == W
-
-
-@functools.cache
-def xla_target(minor: int) -> Target:
-    """The function that XLA calls, for version 0.`minor` of its interface."""
-    return prepare(Target, minor)

@@ -30,8 +30,8 @@ EMPTY, FROM_DTYPE, SET_BASE, TYPE = 184, 94, 282, 2
 
 BYTES = np.dtype(np.uint8)
 
-# run(process, program, x, w, bias, residual, y): whether compiled code has run a program, without
-# the GIL, on arrays at these addresses
+# run(process, program, x, w, bias, residual, y): whether compiled code has run a program on what is
+# at these addresses, without the GIL
 run = python_code(".runtime.compiled.program:RUN_PROGRAM")
 _of_owner = builtin(".runtime.compiled.repeated:AGAIN")
 

@@ -244,8 +244,12 @@ def run_in_block(
 def run_for_python(
     process: int, program: int, x: int, w: int, bias: int, residual: int, y: int
 ) -> bool:
-    """What `run_in_block` does, by the team in use; False while programs are paused, too."""
+    """What `run_in_block` does, by the team in use; False while programs are paused, too, and where
+    a run takes more memory than is kept here: the pool of Python keeps more.
+    """
     if memory.read(process + PAUSED) != 0:
+        return False
+    if memory.read(program + WORD * BLOCK_BYTES) + LINE > 1 << LARGEST_KEPT:
         return False
     starter = memory.read(process + BORROWED_STARTER)
     if starter == 0:
