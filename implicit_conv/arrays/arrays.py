@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -85,12 +85,10 @@ class RepeatedCall(ABC):
     ----------
     key : tuple or None
         That of the packed filter; None for a plain one.
-    call : function of (x, w, bias, out, residual)
-        The result, without checks; `w` is a filter, or the operand of a packed one.
     """
 
-    def __init__(self, key: tuple[object, ...] | None, call: Callable[..., Any]) -> None:
-        self.key, self.call = key, call
+    def __init__(self, key: tuple[object, ...] | None) -> None:
+        self.key = key
 
     @abstractmethod
     def again(self, x: Any, read: Any, bias: Any, residual: Any, out: Any, w: Any) -> Any:

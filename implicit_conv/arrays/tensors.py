@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from implicit_conv.arrays.arrays import Array, Binding, RepeatedCall, numpy_dtype
+from implicit_conv.arrays.arrays import Array, RepeatedCall, numpy_dtype
 from implicit_conv.arrays.libraries import as_library_of
 
 
@@ -82,56 +82,28 @@ def tensor_array(tensor: Any) -> Array:
     return np.ndarray(shape, dtype, block, 0, strides)
 
 
-class TensorCall:
-    """A call whose operands are tensors, with a new tensor as its result."""
+class RepeatedTensors(RepeatedCall):
+    """A call of tensors that has been made before, with tensors of a `tensor_key`."""
 
-    __slots__ = ("_call", "_dtype", "_kind", "_new", "_shape", "_strides")
-
-    def __init__(self, call: Any, y: Array) -> None:
-        """`call` takes addresses, and `y` is a result of it."""
+    def __init__(self, key: Any, bound: Any, tensors: tuple[Any, ...], y: Array) -> None:
+        """`bound` computed the result `y`."""
+        super().__init__(key)
         torch = sys.modules["torch"]
-        self._call, self._shape, self._kind = call, y.shape, torch.Tensor
+        self._bound, self._tensors, self._kind = bound, tensors, torch.Tensor
         self._new = torch.empty_strided  # takes half the time of torch.empty
-        self._strides = tuple(stride // y.itemsize for stride in y.strides)
-        self._dtype = getattr(torch, y.dtype.name)
+        strides = tuple(stride // y.itemsize for stride in y.strides)
+        self._result, self._dtype = (y.shape, strides), getattr(torch, y.dtype.name)
 
-    def __call__(self, x: Any, w: Any, bias: Any, out: None = None, residual: None = None) -> Any:
+    def call(self, x: Any, w: Any, bias: Any) -> Any:
         """The result for tensors of the key; `w` may be the operand of a packed filter."""
-        y = self._new(self._shape, self._strides, dtype=self._dtype, device="cpu")
+        y = self._new(*self._result, dtype=self._dtype, device="cpu")
         sums, plain = None if bias is None else tensor_array(bias), type(w) is not int
         if type(y) is not self._kind or not y.data_ptr():  # modes of torch make other tensors
             filters = tensor_array(w) if plain else w
-            return as_library_of(x, self._call(tensor_array(x), filters, sums))
-        self._call.run(x.data_ptr(), w.data_ptr() if plain else w, y.data_ptr(), sums)
+            return as_library_of(x, self._bound(tensor_array(x), filters, sums))
+        of_w = w.data_ptr() if plain else w
+        self._bound.repeat(x.data_ptr(), of_w, y.data_ptr(), sums)
         return y
-
-
-def repeated_tensors(
-    engine: Any, given: tuple[Any, Any, Any], arrays: tuple[Array, Any], y: Array
-) -> RepeatedCall | None:
-    """The call by which an engine got `y` of (x, w, bias), to be made again for tensors like these.
-
-    `arrays` are the first two as the engine takes them; `w` may be a packed filter. It is None if
-    something else than a tensor was given, or if the engine does more than that call.
-    """
-    (x, w, bias), (image, filters) = given, arrays
-    packed = filters is w and not isinstance(w, np.ndarray)
-    key = tensor_key(x, bias) if packed else tensor_key(x, w, bias)
-    if key is None:
-        return None
-    strides = None if packed else filters.strides
-    call = engine.ready(Binding(image.strides, strides, y.strides, biased=bias is not None))
-    if call is None:
-        return None
-    return RepeatedTensors(w.key if packed else None, TensorCall(call, y), key)
-
-
-class RepeatedTensors(RepeatedCall):
-    """A call of tensors that has been made before, with tensors of a key."""
-
-    def __init__(self, key: Any, call: Any, tensors: tuple[Any, ...]) -> None:
-        super().__init__(key, call)
-        self._tensors = tensors
 
     def again(self, x: Any, read: Any, bias: Any, residual: Any, out: Any, w: Any) -> Any:
         """The result for tensors of the key; see `RepeatedCall`."""

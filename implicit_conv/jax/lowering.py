@@ -23,7 +23,8 @@ from jax.interpreters import mlir
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
 from implicit_conv.jax.internals import interface_version, is_alone, own_lowering
 from implicit_conv.jax.problems import Window, problem_of
-from implicit_conv.operators.programs import Buffer, buffer_arrays, make_words, xla_target
+from implicit_conv.operators.programs import Buffer, Target, buffer_arrays, make_words
+from implicit_conv.process.preparation import prepare
 from implicit_conv.settings import current
 
 LOG = logging.getLogger("implicit_conv")
@@ -41,7 +42,7 @@ OWN_LOWERING = own_lowering()
 @functools.cache
 def target() -> Any:
     """The function that XLA calls, which is registered once."""
-    found = xla_target(interface_version())
+    found = prepare(Target, interface_version())
     function = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(found.address)
     jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(function), platform="cpu")
     return found
@@ -141,15 +142,17 @@ def program_key(
     spec = buffers, axes, window, precision, current().key
     digest = hashlib.sha256(repr(spec).encode()).digest()
     key = int.from_bytes(digest[:8], "little", signed=True) or 1
-    if target().has(key):
-        return key
     dtypes = {buffer.dtype for buffer in buffers[:2]}
     if len(dtypes) != 1 or not dtypes.issubset(DTYPES) or buffers[2].dtype not in DTYPES:
         raise DTypeError(f"dtypes {', '.join(buffer.dtype for buffer in buffers)}")
+    if target().has(key, buffers):
+        return key
     arrays = zip(buffer_arrays(buffers), axes, strict=True)
     views: Any = tuple(array.transpose(each) for array, each in arrays)
     problem = problem_of(window, views, buffers[0].dtype, precision)
-    target().add(key, make_words(problem.plan, problem.parts, copies_filter=copies_filter), buffers)
+    target().keep(
+        key, make_words(problem.plan, problem.parts, copies_filter=copies_filter), buffers
+    )
     return key
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -10,8 +9,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array, numpy_dtype
-from implicit_conv.cpu.run.call import Arrays
+from implicit_conv.cpu.run.call import Arrays, compiled, repeat
 from implicit_conv.errors import PlanError
+from implicit_conv.kernels.cpu.runtime.known_calls import Made
 from implicit_conv.kernels.cpu.runtime.layout import round_up
 from implicit_conv.kernels.cpu.runtime.objects import differing, offset_of
 from implicit_conv.kernels.cpu.runtime.program import (
@@ -31,27 +31,27 @@ from implicit_conv.kernels.cpu.runtime.program import (
     located,
     placed,
 )
-from implicit_conv.kernels.cpu.runtime.runner import Runner
 from implicit_conv.kernels.cpu.runtime.torch_calls import FUNCTIONS as TORCH_FUNCTIONS
 from implicit_conv.kernels.cpu.runtime.torch_calls import TorchCalls
 from implicit_conv.kernels.cpu.runtime.xla import Buffer, Target
 from implicit_conv.operators.plan import Plan
-from implicit_conv.process.preparation import prepare
 
 Views: TypeAlias = tuple[Array, Array, Array]
 __all__ = [
     "TORCH_FUNCTIONS",
     "Buffer",
+    "Made",
     "Pipeline",
     "Program",
+    "Target",
     "TorchCalls",
     "Views",
     "buffer_arrays",
+    "compiled",
     "differing",
     "make_words",
     "offset_of",
-    "runner",
-    "xla_target",
+    "repeat",
 ]
 
 
@@ -206,15 +206,3 @@ def _steps(part: Part, images: Sequence[Array], y: Array, room: Room) -> list[St
 
 def _is_filter(array: Array) -> bool:
     return located(address_of(array))[0] == W
-
-
-@functools.cache
-def runner() -> Runner:
-    """What runs programs."""
-    return prepare(Runner)
-
-
-@functools.cache
-def xla_target(minor: int) -> Target:
-    """The function that XLA calls, for version 0.`minor` of its interface."""
-    return prepare(Target, minor)

@@ -23,7 +23,13 @@ from numba import cfunc, njit, types
 
 from implicit_conv.kernels.cpu import operator
 from implicit_conv.kernels.cpu.images import operator as image_operator
-from implicit_conv.kernels.cpu.runtime import launch, pool, program, repeated
+from implicit_conv.kernels.cpu.runtime import (
+    active_threads,
+    launch,
+    pool,
+    program,
+    repeated,
+)
 from implicit_conv.kernels.cpu.runtime.call import BLOB, WORDS
 from implicit_conv.testing import Array
 
@@ -85,7 +91,7 @@ def guarded(side: str, *, scratch: bool = True) -> Iterator[Callable[[Array], No
         for place, name, other in guards if scratch else ():
             stack.enter_context(mock.patch.object(place, name, other))
         if scratch:
-            stack.enter_context(repeated.paused())  # compiled code takes its own memory
+            stack.enter_context(active_threads.paused())  # compiled code takes its own memory
         before = _set_handler(_handler(side == "end"))
         stack.callback(_set_handler, before)
         yield _seal

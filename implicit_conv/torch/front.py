@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,28 +19,19 @@ from implicit_conv.torch.openmp import library_of_torch
 from implicit_conv.torch.steps import Step
 
 
-class Front:
-    """Known calls, which have a step with a program.
-
-    Attributes
-    ----------
-    function : builtin function
-        What is registered for ``aten::convolution`` and ``aten::_convolution``.
+class Front(TorchCalls):
+    """Known calls, which have a step with a program. Its function is registered for
+    ``aten::convolution`` and ``aten::_convolution``.
     """
 
-    def __init__(self, calls: TorchCalls) -> None:
-        self._calls, self.function = calls, calls.function
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
         self._modes, self._numbers = dict[tuple[str, str], int](), itertools.count(1)
-        TABLES.append(calls)
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=calls.renew_lock)
-
-    def __len__(self) -> int:
-        return len(self._calls)
+        TABLES.append(self)
 
     def follow(self, precision: str, choose: str) -> None:
         """From now on, calls are those of this precision and choice."""
-        self._calls.set_mode(self._mode(precision, choose))
+        self.set_mode(self._mode(precision, choose))
 
     def _mode(self, precision: str, choose: str) -> int:
         return self._modes.setdefault((precision, choose), next(self._numbers))
@@ -54,16 +44,13 @@ class Front:
         if step.seen != id(config):
             step.seen = id(config)
             return
-        if config.key != key[-1][0] or step.packed_call is not None:
-            return
-        if not step.reads_bias(arguments[3]):
-            return
-        described = self._calls.describe(*arguments)
-        if described:
+        known = step.known_call(arguments[3]) if config.key == key[-1][0] else None
+        described = () if known is None else self.described(*arguments)
+        if known is not None and described:
             window, (_, threads, mkldnn, choose, exact) = key[-2:]
             mode = self._mode(window.precision, choose)
             state = id(config), threads, int(mkldnn), int(exact), mode
-            self._calls.add(state, described, *step.known_call, (step, config))
+            self.add((*state, *described), known, (step, config))
 
 
 def make_front(python: Callable[..., Any]) -> Front | None:
@@ -91,7 +78,7 @@ def make_front(python: Callable[..., Any]) -> Front | None:
         "tensor": torch.Tensor,
         "parameter": torch.nn.Parameter,
     }
-    return Front(prepare(TorchCalls, objects, functions, handle))
+    return prepare(Front, objects, functions, handle)
 
 
 def _functions() -> dict[str, int] | None:

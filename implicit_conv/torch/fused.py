@@ -17,7 +17,7 @@ from implicit_conv.operators.plan import Plan
 from implicit_conv.process.cache import keep_call
 from implicit_conv.settings import current, local
 from implicit_conv.torch.chains import Chain
-from implicit_conv.torch.steps import LOG, REFUSAL, Step, Window, product, storage_address
+from implicit_conv.torch.steps import LOG, REFUSAL, Step, Window, elements, product, storage_address
 from implicit_conv.torch.tensors import View
 
 PLAIN = torch.Tensor, torch.nn.Parameter
@@ -94,20 +94,11 @@ class FusedStep(Step):
 
     def run(self, x: Any, operand: Any, sums: Array | None, residual: Any) -> Any:
         """The result; None as in `Step`. The caller holds what `operand` may be the address of."""
-        of_x, size, of_y = storage_address(x), self._size, self.y
-        added = 0
-        if not of_x or of_x % size:
+        of_x, added = elements(x), 0 if residual is None else elements(residual)
+        if not of_x or (residual is not None and not added):
             return None
-        if residual is not None:
-            of_added = storage_address(residual)
-            if not of_added or of_added % size:
-                return None
-            added = of_added + residual.storage_offset() * size
-        y = torch.empty_strided(of_y.shape, of_y.strides, dtype=self._dtype, device="cpu")
-        image = of_x + x.storage_offset() * size
         filters = operand if self.reads else storage_address(operand)
-        self._call.run(image, filters, y.data_ptr(), sums, added)
-        return y
+        return self.result(self._call, of_x, filters, sums, added)
 
 
 class Operand(NamedTuple):

@@ -65,7 +65,7 @@ def _convolution(
     y = None if step is REFUSED else step(x, w, bias, FILTERS.packed(step, w))
     if y is None:
         return torchs_convolution(keys, x, w, bias, sizes)
-    if FRONT is not None and step.is_program:
+    if FRONT is not None:
         FRONT.keep(key, step, (keys, x, w, bias, *sizes))
     return y
 

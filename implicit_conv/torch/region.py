@@ -18,7 +18,7 @@ from implicit_conv.arrays.tensors import address, tensor_array
 from implicit_conv.cpu.machine.arch import available_threads
 from implicit_conv.errors import PlanError
 from implicit_conv.operators.plan import Plan
-from implicit_conv.operators.programs import Part, Pipeline, Program, runner
+from implicit_conv.operators.programs import Part, Pipeline, Program, repeat
 from implicit_conv.process.cache import keep_call
 from implicit_conv.settings import current, local
 from implicit_conv.torch.layers import Layer
@@ -34,7 +34,6 @@ REFUSED = "refused"  # what is kept where torch computes the region
 # After so many states of the weights that served a single call each, torch computes the region:
 # filters that change with every call are not worth packing.
 MOST_STATES = 4
-RUN = runner()
 # Of each weight: its version, its address, and the steps of fused optimisers so far.
 State: TypeAlias = tuple[tuple[int, int, int], ...]
 
@@ -55,9 +54,7 @@ class Made(NamedTuple):
         """The result for images at these addresses."""
         y = torch.empty_strided(self.shape, self.strides, dtype=dtype, device=CPU)
         x, w, residual = begins
-        words = self.program.words
-        if words is None or not RUN(words.address, x, w, 0, y.data_ptr(), residual):
-            self.program.run(x, w, y.data_ptr(), residual)
+        repeat(self.program, x, w, y.data_ptr(), residual=residual)
         return y
 
 

@@ -18,7 +18,7 @@ from implicit_conv.errors import PlanError
 from implicit_conv.operators import conv, input_grad, transposed, weight_grad
 from implicit_conv.operators.dispatch import Operator, make_plan
 from implicit_conv.operators.plan import Plan
-from implicit_conv.operators.programs import runner
+from implicit_conv.operators.programs import Made, compiled
 from implicit_conv.process.cache import cached_property
 from implicit_conv.torch.tensors import DTYPES, View, sums_array
 
@@ -34,7 +34,7 @@ REFUSAL = "torch's own kernel runs: %s"  # with the reason
 # That of a tensor's storage. A call reads memory by it, because `tensor.data_ptr()` would copy the
 # memory of a lazy clone; see `tensors.address`.
 storage_address: Any = vars(torch._C)["_data_address"]  # which has no types
-RUN = runner()
+compiled()  # so that no call loads what it runs
 OPERATORS = {
     value.name: value
     for module in (conv, transposed, input_grad, weight_grad)
@@ -141,8 +141,7 @@ class Step:
             No method takes tensors of these strides.
         """
         self.plan, self._a, self._b, self.y, self._dtype = plan, a, b, y, dtype
-        self._biased, self._size, self._ran = biased, dtype.itemsize, False
-        self._shape, self._strides, self.seen = y.shape, y.strides, 0
+        self._biased, self._shape, self._strides, self.seen = biased, y.shape, y.strides, 0
         self._call = self._bound(b.planned_strides)
 
     def _bound(self, strides: tuple[int, ...] | None) -> Any:
@@ -196,8 +195,8 @@ class Step:
         RuntimeError
             The bias has no memory.
         """
-        of_a, of_b, size = storage_address(a), storage_address(b), self._size
-        if not (of_a and of_b) or of_a % size or of_b % size:
+        of_a, of_b = elements(a), elements(b)
+        if not (of_a and of_b):
             LOG.debug(REFUSAL, "a tensor has no memory, or its elements are not aligned")
             return None
         if bias is not None and not storage_address(bias):  # torch's kernel would read it
@@ -205,54 +204,38 @@ class Step:
                 f"the data of the bias is not allocated: its storage of {len(bias)} elements was "
                 "freed; resize it and write the elements before this call"
             )
-        of_a, of_b = of_a + a.storage_offset() * size, of_b + b.storage_offset() * size
+        call, sums = self._call, None if bias is None else sums_array(bias)
+        if packed is not None:
+            call, of_b = self.packed_call, packed.operand
+        return self.result(call, of_a, of_b, sums)
+
+    def result(self, call: Any, a: int, b: int, sums: Array | None, residual: int = 0) -> Any:
+        """A new tensor with the result of a call on what is at these addresses."""
         y = torch.empty_strided(self._shape, self._strides, dtype=self._dtype, device=CPU)
-        if packed is None and self._ran:
-            program, of_bias = self.program, 0 if bias is None else _address(bias, size)
-            if program and self.reads_bias(bias):
-                if RUN(program, of_a, of_b, of_bias, y.data_ptr()):
-                    return y
-        self._ran = True
-        operand = None if packed is None else packed.operand
-        call = self._call if operand is None else self.packed_call
-        sums = None if bias is None else sums_array(bias)
-        call.run(of_a, of_b if operand is None else operand, y.data_ptr(), sums)
+        call.repeat(a, b, y.data_ptr(), sums, residual)
         return y
 
-    @property
-    def is_program(self) -> bool:
-        """Whether calls with plain filters, of which there was one, run a program."""
-        return bool(self.__dict__.get("program"))
-
-    @property
-    def known_call(self) -> tuple[Any, tuple[Any, ...], int]:
-        """The program, the arguments of a new result, and the bytes of an element."""
-        return self._call.program.words, (self._shape, self._strides, self._dtype), self._size
-
-    @cached_property
-    def program(self) -> int:
-        """The address of the words of the program that computes it, which takes less time than the
-        plan's function of arrays; 0 if there is none.
+    def known_call(self, bias: Any) -> Made | None:
+        """The program of a call with a plain filter and this bias, or None, the arguments of a new
+        result, and the bytes of an element; None where Python is to see all calls. A bias of 16-bit
+        elements is no sum yet.
         """
-        words = self._call.program.words
-        return 0 if words is None else words.address
-
-    def reads_bias(self, bias: Any) -> bool:
-        """Whether the program, which there is, reads the memory of a bias, None or a tensor, as it
-        is stored. A bias of 16-bit elements is no sum yet.
-        """
-        if bias is None:
-            return True
-        access, address = self._call.program.words.bias, _address(bias, self._size)
-        steps = [stride * self._size for stride in bias.stride()]
-        taken = access is not None and access.takes(DTYPES[bias.dtype], bias.shape, steps, address)
-        return bool(taken)
+        if self.packed_call is not None or (words := self._call.program.words) is None:
+            return None
+        size = self._dtype.itemsize
+        if bias is not None:
+            steps = [stride * size for stride in bias.stride()]
+            if not words.reads_bias(DTYPES[bias.dtype], bias.shape, steps, storage_address(bias)):
+                return None
+        return Made(words, (self._shape, self._strides, self._dtype), size)
 
 
-def _address(tensor: Any, size: int) -> int:
-    """The address of the first element of a tensor that has memory; elements have `size` bytes."""
-    address: int = storage_address(tensor) + tensor.storage_offset() * size
-    return address
+def elements(tensor: Any) -> int:
+    """The address of the first element of a tensor, to be read; 0 if it has no memory, or is not
+    aligned.
+    """
+    address, size = storage_address(tensor), tensor.element_size()
+    return 0 if address % size else address and address + tensor.storage_offset() * size
 
 
 def forward(x: Any, w: Any, bias: Any, window: Window) -> Step:

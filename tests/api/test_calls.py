@@ -19,7 +19,7 @@ def exact(case):
 @pytest.fixture(autouse=True, params=[1, 1 << 30], ids=["compiled", "by Python"])
 def made_again(request, monkeypatch):
     """Who makes repeated calls."""
-    repeated._compiled()
+    repeated.compiled()
     monkeypatch.setattr(repeated, "OFTEN", request.param)
     ic.clear_plan_cache()
 

@@ -344,7 +344,7 @@ def test_a_fixed_list_of_trials_takes_each_way():
     """The first trials of as many kinds as that takes, 60 at most, called 1 to 4, 33 and 40 times,
     and one 40 times by the function and by a plan, as compiled code makes them.
     """
-    repeated._compiled()  # which another thread would load else, meanwhile
+    repeated.compiled()  # which another thread would load else, meanwhile
     deck, kinds, number = Deck(45, 2), Kinds(), 0
     ways = [f"{who}: {way}" for who in ("function", "plan") for way in (FIRST, KEPT, COMPILED)]
     ways += [f"plan.prepare: {PREPARED_COMPILED}"]

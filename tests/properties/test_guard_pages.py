@@ -107,7 +107,7 @@ def test_a_read_of_one_element_outside_an_array_is_seen(trial, name, side, monke
 def test_a_read_by_compiled_code_that_makes_a_call_again_is_seen(name, monkeypatch):
     """Python makes the first calls; those that come after many more have the planted array."""
     trial = replace(CONV, scaled=False, out="", method="", guard="end", times=OFTEN + 8)
-    repeated._compiled()  # which another thread would load else, meanwhile
+    repeated.compiled()  # which another thread would load else, meanwhile
     assert f"function: {COMPILED}" in check_trial(trial)
     right = check.compute
 

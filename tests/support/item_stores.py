@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from implicit_conv.kernels.cpu.operator import Operator
+from implicit_conv.kernels.cpu.runtime.active_threads import paused
 from implicit_conv.kernels.cpu.runtime.call import WORDS
 from implicit_conv.kernels.cpu.runtime.launch import Launch
 from implicit_conv.kernels.cpu.runtime.program import array_at
-from implicit_conv.kernels.cpu.runtime.repeated import paused
 from implicit_conv.kernels.cpu.wgrad.operator import WeightGrad
 
 # Bytes of y before an item, by the bytes of an element: no result has them. Of 16 bits it is a NaN

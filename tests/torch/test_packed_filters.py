@@ -217,11 +217,11 @@ def test_a_call_holds_the_filter_that_its_kernel_reads(conv, monkeypatch):
         def __init__(self, call):
             self.call = call
 
-        def run(self, *arguments):
+        def repeat(self, *arguments):
             FILTERS.shrink(0)
             gc.collect()
             alive.append(packed[0]() is not None)
-            self.call.run(*arguments)
+            self.call.repeat(*arguments)
 
     def pack(step, w, of=Step.pack):
         found = of(step, w)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
@@ -63,10 +63,10 @@ NO_EPILOGUE = "a gradient has no bias, residual or scale; leave them out"
 
 
 @imports
-def _repeated_tensors() -> Any:
-    from implicit_conv.arrays.tensors import repeated_tensors
+def _tensors() -> Any:
+    from implicit_conv.arrays import tensors
 
-    return repeated_tensors
+    return tensors
 
 
 @imports
@@ -291,43 +291,43 @@ class Executor(ABC):
         """The call by which `run` got `y` of `operands`, to be made again for what is stored like
         `given`; None if `run` does more than that call.
         """
-        x, w = operands
-        if not (x is given[0] and w is given[1]):
-            plain = residual is out is None
-            return _repeated_tensors()(self, (*given, bias), operands, y) if plain else None
+        (x, w), record = operands, cast(Any, None)
         read, key = (w, None) if isinstance(w, np.ndarray) else (w.panels, w.key)
-        recorded = x, read, bias, residual, out
-        stored = y.dtype == self.y_dtype and can_record(*recorded)
-        if residual is not None:
-            stored = stored and residual.dtype == self.residual_dtype
-            if scaled:  # other calls read a copy of the residual, and copy what they wrote
-                own = contiguous_strides(y.shape, y.itemsize)
-                stored = stored and residual.strides == y.strides == own
-        if not stored:
-            return None
-        record = Record(*recorded)
-        differing = record.comparison()
-        if differing is None or differing(*recorded):
-            return None
-        call = self.ready(
-            Binding(
-                x.strides,
-                w.strides if key is None else None,
-                y.strides,
-                None if residual is None else residual.strides,
-                bias is not None,
-                scaled,
-            )
-        )
-        return None if call is None else RepeatedArrays(key, call, record, differing)
-
-    def ready(self, binding: Binding) -> Call | None:
-        """The call that `run` makes for these strides; None if `run` does more than that call."""
         if 0 in self.y_shape or self.out_dtype != self.y_dtype:
             return None
-        if self.problem.is_integer and binding.residual is not None:  # its values are checked
+        if x is given[0] and w is given[1]:
+            kind = RepeatedArrays
+            record = self._record((x, read, bias, residual, out), y, scaled=scaled)
+        elif residual is out is None:
+            kind = _tensors().RepeatedTensors
+            record = _tensors().tensor_key(given[0], given[1] if key is None else None, bias)
+        if record is None:
             return None
-        return self.bind(binding)
+        binding = Binding(
+            x.strides,
+            w.strides if key is None else None,
+            y.strides,
+            None if residual is None else residual.strides,
+            bias is not None,
+            scaled,
+        )
+        return kind(key, self.bind(binding), record, y)
+
+    def _record(self, arrays: tuple[Any, ...], y: Array, *, scaled: bool) -> Record | None:
+        """The record of the arrays of a call that `run` makes without copies of them, with the
+        result `y`; None if it makes some, or checks their values.
+        """
+        residual = arrays[3]
+        if y.dtype != self.y_dtype or not can_record(*arrays):
+            return None
+        if residual is not None:
+            if self.problem.is_integer or residual.dtype != self.residual_dtype:
+                return None
+            own = contiguous_strides(y.shape, y.itemsize)
+            if scaled and not residual.strides == y.strides == own:
+                return None
+        record = Record(*arrays)
+        return None if record.comparison()(*arrays) else record
 
     def prepared(
         self, x: Any, w: Any, bias: Any, residual: Any, out: Any, scale: Any

@@ -12,8 +12,9 @@ import numpy as np
 
 from implicit_conv.arrays.arrays import Array, RepeatedCall, numpy_dtype, ordered
 from implicit_conv.arrays.integers import checked_bias
+from implicit_conv.kernels.cpu.runtime.active_threads import ADDRESS
 from implicit_conv.kernels.cpu.runtime.pool import new_array
-from implicit_conv.kernels.cpu.runtime.program import Access, Program, Words
+from implicit_conv.kernels.cpu.runtime.program import Program
 from implicit_conv.problem.problem import Problem
 from implicit_conv.process.preparation import imported, imports, prepare_later
 
@@ -186,6 +187,11 @@ class Call:
         """Write the result to `y`; x, w, y and the residual are addresses."""
         self.program.run(x, w, y, residual, *self._of_steps(bias, scale))
 
+    def repeat(self, x: int, w: int, y: int, bias: Any = None, residual: int = 0) -> None:
+        """`run`, which compiled code does from the second time on, where it can."""
+        sums, _ = self._of_steps(bias, None)
+        repeat(self.program, x, w, y, sums, residual)
+
     def fixed(self, bias: Any, scale: Any) -> Program:
         """The program of calls with this bias and this scale."""
         return self.program.fixed(*self._of_steps(bias, scale))
@@ -202,6 +208,18 @@ class Call:
         return (bias, scale) if self._vectors is None else self._vectors(bias, scale)
 
 
+def repeat(program: Program, x: int, w: int, y: int, bias: Any = None, residual: int = 0) -> None:
+    """Run a program on what is at these addresses, which compiled code does from the second time
+    on, where it can; see `Program.run`.
+    """
+    words = program.words if program.has_run else None
+    if words is not None:
+        at = 0 if bias is None else bias.ctypes.data
+        if compiled().run(ADDRESS, words.address, x, w, at, residual, y):
+            return
+    program.run(x, w, y, residual, bias)
+
+
 # Calls after which compiled code makes them. What it needs takes about as long to make as 100 calls
 # take less time by it (EPYC 9004, 2026-11).
 OFTEN = 32
@@ -209,20 +227,21 @@ MODULE = "implicit_conv.kernels.cpu.runtime.repeated"  # which loads that code
 
 
 @imports
-def _compiled() -> Any:
-    from implicit_conv.kernels.cpu.runtime.repeated import again
+def compiled() -> Any:
+    """The module of repeated calls, which loads compiled code."""
+    from implicit_conv.kernels.cpu.runtime import repeated
 
-    return again
+    return repeated
 
 
 class RepeatedArrays(RepeatedCall):
     """A call of arrays that has been made before; `differing` compares others with their record."""
 
-    call: Call
-
-    def __init__(self, key: Any, call: Call, record: Record, differing: Callable[..., int]) -> None:
-        super().__init__(key, call)
-        self._record, self._differing, self._left = record, differing, OFTEN
+    def __init__(self, key: Any, call: Call, record: Record, y: Array) -> None:
+        """`call` computed the result `y`."""
+        super().__init__(key)
+        self.call, self._record, self._left = call, record, OFTEN
+        self._differing = record.comparison()
 
     def again(self, x: Any, read: Any, bias: Any, residual: Any, out: Any, w: Any) -> Any:
         """The result; see `RepeatedCall`. A compiled function takes the place of this one."""
@@ -240,23 +259,10 @@ class RepeatedArrays(RepeatedCall):
         takes no longer than others.
         """
         if not imported(MODULE):
-            prepare_later(lambda: [_compiled()])
+            prepare_later(lambda: [compiled()])
             self._left = OFTEN
             return
         words = self.call.program.words
-        if words is None or (bias is not None and not _takes(words.bias, bias)):
-            return  # Python makes the call
-        compiled = compiled_again(self._record, words, y)
-        if compiled is not None:
-            self.again = compiled  # type: ignore[method-assign]
-
-
-def compiled_again(record: Record, words: Words, y: Array) -> Callable[..., Any] | None:
-    """The function in compiled code; None if it cannot run this program."""
-    made: Callable[..., Any] | None = _compiled()(record, words, y)
-    return made
-
-
-def _takes(access: Access | None, array: Array) -> bool:
-    stored = array.dtype.name, array.shape, array.strides, array.ctypes.data
-    return access is not None and access.takes(*stored)
+        made = None if words is None else compiled().again(self._record, words, y, bias)
+        if made is not None:  # else Python makes the call
+            self.again = made  # type: ignore[method-assign]

@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 from implicit_conv.arrays.arrays import Array
-from implicit_conv.cpu.run.call import compiled_again
+from implicit_conv.cpu.run.call import compiled
 from implicit_conv.errors import PlanError
 from implicit_conv.kernels.cpu.runtime.same_arrays import NAMES, Record
 
@@ -43,15 +43,14 @@ class PreparedCall:
         self.out: Array = out
         self._held = arrays, w, scale
         record = Record(*arrays, fixed=True)
-        differing = record.comparison()
-        assert differing is not None
-        self._differing = functools.partial(differing, *arrays)
+        self._differing = functools.partial(record.comparison(), *arrays)
         program = repeated.call.fixed(bias, scale)
         of_w = w.operand if packed else w.ctypes.data
         added = 0 if residual is None else residual.ctypes.data
         given = x.ctypes.data, of_w, out.ctypes.data, added
         self._compute = functools.partial(program.run, *given)
-        made = None if program.words is None else compiled_again(record, program.words, out)
+        words = program.words
+        made = None if words is None else compiled().again(record, words, out)
         self._again = None if made is None else functools.partial(made, *arrays)
 
     def __call__(self) -> Array:

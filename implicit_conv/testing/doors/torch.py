@@ -25,6 +25,7 @@ from unittest import mock
 
 import numpy as np
 
+from implicit_conv.cpu.run.call import compiled
 from implicit_conv.operators.programs import differing
 from implicit_conv.testing import Array
 from implicit_conv.testing.doors.data import DifferenceError, check_close, placed
@@ -325,17 +326,25 @@ def _watched() -> Iterator[Watch]:
     """
     from implicit_conv.torch import fused, override, steps
 
-    watch, run = Watch(), steps.Step.__call__
+    watch, run, run_fused = Watch(), steps.Step.__call__, fused.FusedStep.run
 
     def called(step: Any, a: Any, b: Any, bias: Any = None, packed: Any = None) -> Any:
-        watch.note(FIRST if packed is None else PACKED)
-        return run(step, a, b, bias, packed)
+        watch.note(FIRST)
+        y = run(step, a, b, bias, packed)
+        if packed is not None:
+            watch.note(PACKED)
+        return y
+
+    def fused_call(*arguments: Any) -> Any:
+        y = run_fused(*arguments)
+        watch.note(FUSED)
+        return y
 
     with (
         mock.patch.object(steps.Step, "__call__", called),
         noted(watch, override, "torchs_convolution", OWN),
-        noted(watch, steps, "RUN", PROGRAM),
-        noted(watch, fused.FusedStep, "run", FUSED),
+        noted(watch, compiled(), "run", PROGRAM),
+        mock.patch.object(fused.FusedStep, "run", fused_call),
     ):
         yield watch
 

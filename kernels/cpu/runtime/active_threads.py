@@ -1,4 +1,5 @@
-"""How many threads of this process run kernels, on how many CPUs, and whose team they are.
+"""Words of this process for compiled code: how many threads run kernels, on how many CPUs, whose
+team they are, and blocks of memory.
 
 A team lets no more threads run than there are CPUs. Another library's team may run launches in
 place of ours.
@@ -6,21 +7,25 @@ place of ours.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Protocol
 
 import numpy as np
 
 from implicit_conv.kernels.cpu.runtime.pool import aligned_bytes
 
-# Offsets of the words at ADDRESS; starters are 0 where there is no such team.
-RUNNING, CPUS, BORROWED_STARTER, OWN_STARTER = 0, 8, 16, 24
+# Offsets of the words at ADDRESS. Starters are 0 where there is no such team. Where PAUSED is not
+# 0, Python runs programs. From BLOCKS on there is, for each power of two, the address of a block of
+# memory of this size that no run uses, or 0.
+RUNNING, CPUS, BORROWED_STARTER, OWN_STARTER, PAUSED = range(0, 40, 8)
+BLOCKS, BLOCK_SIZES = 64, 64
 # The words of a starter, by which compiled code starts a launch on threads: the memory of a team of
 # ours; of OpenMP 0, then its function that runs regions, our region, and its thread's number.
 TEAM, PARALLEL, REGION, THREAD_NUM = range(4)
 
-_words = aligned_bytes(64).view(np.int64)
+_words = aligned_bytes(BLOCKS + 8 * BLOCK_SIZES).view(np.int64)
 _words[:] = 0
 ADDRESS = _words.ctypes.data  # of the words, which the process has once
 
@@ -60,6 +65,17 @@ def starter() -> int:
     cannot start its threads.
     """
     return int(_words[BORROWED_STARTER // 8] or _words[OWN_STARTER // 8])
+
+
+@contextlib.contextmanager
+def paused() -> Iterator[None]:
+    """In a block, functions of Python run all programs of this process but those of XLA."""
+    before = int(_words[PAUSED // 8])
+    _words[PAUSED // 8] = 1
+    try:
+        yield
+    finally:
+        _words[PAUSED // 8] = before
 
 
 reset(cpu_count())

@@ -31,11 +31,8 @@ from implicit_conv.process.preparation import checkpoint, prepare
 
 start = python_code(".runtime.compiled.start:START")
 run_counted = python_code(".runtime.compiled.start:RUN_COUNTED")
-same_arrays.use(
-    same_arrays.differing
-    if "array" in objects.differing()
-    else python_code(".runtime.compiled.start:DIFFERING")
-)
+if "array" not in objects.differing():
+    same_arrays.use(python_code(".runtime.compiled.start:DIFFERING"))
 
 
 def make_team() -> Threads:

@@ -17,6 +17,7 @@ import numpy as np
 
 from implicit_conv.kernels.cpu.runtime.layout import round_up
 from implicit_conv.kernels.cpu.runtime.pool import POOL
+from implicit_conv.process.cache import cached_property
 
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.runtime.launch import Launch
@@ -335,7 +336,6 @@ class Program:
 
     def __init__(self, steps: Sequence[Step], room: Room, bias: Array | None = None) -> None:
         self.steps, self.room, self._bias = tuple(steps), room, bias
-        self._words: list[Words | None] = []  # one, once somebody has asked
         self._actions: list[Action] = []  # those of the steps, from the first run on
 
     def run(
@@ -373,14 +373,17 @@ class Program:
         return Program([step.fixed(bias, scale) for step in self.steps], self.room)
 
     @property
+    def has_run(self) -> bool:
+        """Whether Python has run it."""
+        return bool(self._actions)
+
+    @cached_property
     def words(self) -> Words | None:
         """The program as compiled code reads it; None if Python alone can run it."""
-        if not self._words:
-            try:
-                self._words.append(Words(self.steps, self.room, self._bias))
-            except ValueError:
-                self._words.append(None)
-        return self._words[0]
+        try:
+            return Words(self.steps, self.room, self._bias)
+        except ValueError:
+            return None
 
 
 class Words:
@@ -390,6 +393,8 @@ class Words:
     ----------
     words : array of int64
         See `compiled.program`.
+    address : int
+        That of the words.
     bias : Access or None
         None if runs have no bias.
     """
@@ -413,12 +418,12 @@ class Words:
         most = max(1, *words[THREADS::STEP])
         header = [self._room, most, len(steps)]
         self.words = np.array(header + words, np.int64)
+        self.address = int(self.words.ctypes.data)
         self.bias = None if bias is None else Access.to(bias)
 
-    @property
-    def address(self) -> int:
-        """That of the words."""
-        return int(self.words.ctypes.data)
+    def reads_bias(self, *stored: Any) -> bool:
+        """Whether runs read a bias as it is `stored`; see `Access.takes`."""
+        return self.bias is not None and self.bias.takes(*stored)
 
     def _step(self, step: Step) -> list[int]:
         """The words of a step."""

@@ -4,25 +4,23 @@ those of the call that was made before, makes the result, and runs a program.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from implicit_conv.kernels.cpu.runtime import active_threads, objects
-from implicit_conv.kernels.cpu.runtime.code import builtin
+from implicit_conv.kernels.cpu.runtime.code import builtin, python_code
 from implicit_conv.kernels.cpu.runtime.pool import LEAST_BYTES, PAGE
 from implicit_conv.kernels.cpu.runtime.program import BLOCK_BYTES, MOST_THREADS, Words
 from implicit_conv.kernels.cpu.runtime.same_arrays import RANK, Record
 
 # Words of the state of a repeated call; then come the dimensions of a new result, and the record.
-PROGRAM, BLOCKS, THREADS, NONE, DTYPE, AXES, NEW, VIEW, KEEP, KIND, BYTE, SIZE, SHAPE = range(13)
+PROCESS, PROGRAM, NONE, DTYPE, AXES, NEW, VIEW, KEEP, KIND, BYTE, SIZE, SHAPE = range(12)
 RECORD = SHAPE + RANK
-PAUSED = 0  # word of the blocks: where it is not 0, all calls are for Python
 # The exponent of the most bytes that a call takes, 1 MiB. Calls with more take so long that those
 # of Python cost little, and threads that call at once would each allocate what one block lacks.
 LARGEST = 20
@@ -32,19 +30,26 @@ EMPTY, FROM_DTYPE, SET_BASE, TYPE = 184, 94, 282, 2
 
 BYTES = np.dtype(np.uint8)
 
+# run(process, program, x, w, bias, residual, y): whether compiled code has run a program on what is
+# at these addresses, without the GIL
+run = python_code(".runtime.compiled.program:RUN_PROGRAM")
 _of_owner = builtin(".runtime.compiled.repeated:AGAIN")
-_blocks = np.zeros(64, np.int64)  # a block of each size that no run uses
 
 
-def again(record: Record, program: Words, y: Any) -> Callable[..., Any] | None:
+def again(record: Record, program: Words, y: Any, bias: Any = None) -> Callable[..., Any] | None:
     """A function of (x, w, bias, residual, out, ...): the result of the program, which is `out` or
     a new array like `y`. It returns None if the arrays are not those of the record, or if the call
-    is for Python to make: while calls are `paused`, where there is no memory, or no team yet.
+    is for Python to make: while programs are paused, where there is no memory, or no team yet.
 
-    There is none if the program takes much memory, or threads that compiled code cannot start, or
-    if this Python stores objects in another way; see `objects`.
+    There is none if the program does not read a bias like this one, or takes much memory, or
+    threads that compiled code cannot start, or if this Python stores objects in another way; see
+    `objects`.
     """
     if objects.differing():
+        return None
+    if bias is not None and not program.reads_bias(
+        bias.dtype.name, bias.shape, bias.strides, bias.ctypes.data
+    ):
         return None
     if program.words[BLOCK_BYTES] > 1 << LARGEST:
         return None
@@ -52,9 +57,8 @@ def again(record: Record, program: Words, y: Any) -> Callable[..., Any] | None:
         return None
     words = np.zeros(RECORD + record.words.size, np.int64)
     words[:SHAPE] = (
-        program.address,
-        _blocks.ctypes.data,
         active_threads.ADDRESS,
+        program.address,
         id(None),
         id(y.dtype),
         y.ndim,
@@ -65,17 +69,6 @@ def again(record: Record, program: Words, y: Any) -> Callable[..., Any] | None:
     words[SHAPE : SHAPE + y.ndim] = y.shape
     words[RECORD:] = record.words.ravel()
     return _of_owner((words, record, program, y.dtype))
-
-
-@contextlib.contextmanager
-def paused() -> Iterator[None]:
-    """In a block, Python makes all calls of this process, as if they were first ones."""
-    before = int(_blocks[PAUSED])
-    _blocks[PAUSED] = 1
-    try:
-        yield
-    finally:
-        _blocks[PAUSED] = before
 
 
 @functools.cache

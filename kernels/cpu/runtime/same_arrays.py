@@ -59,18 +59,14 @@ class Record:
 
     def __init__(self, *arrays: Any, fixed: bool = False) -> None:
         self._dtypes = tuple(getattr(array, "dtype", None) for array in arrays)
-        out = len(arrays) - 1
-        words = [_words(array, place == out, fixed) for place, array in enumerate(arrays)]
-        self.words = np.array(words, np.int64)
+        *inputs, out = arrays
+        words = [_words(array, ALIGNED, fixed) for array in inputs]
+        self.words = np.array([*words, _words(out, ALIGNED | WRITEABLE, fixed)], np.int64)
 
-    def comparison(self) -> Callable[..., int] | None:
+    def comparison(self) -> Callable[..., int]:
         """A function of (x, w, bias, residual, out): the place, from 1 on, of the first one that
         differs, or shares memory with the output; 0 if there is none.
-
-        It is None if no compiled code has been loaded, since no call needed any.
         """
-        if not _compare:
-            return None
         comparison = functools.partial(_compare[0], self.words)
         comparison.__dict__["record"] = self  # its dtypes live as long as their addresses are used
         return comparison
@@ -79,8 +75,8 @@ class Record:
 NONE = [*Slot(id(type(None))), *[0] * (SLOT_WORDS - SHAPE)]
 
 
-def _words(array: Any, written: bool, fixed: bool) -> list[int]:
-    """The words of an argument: its slot, shape and strides."""
+def _words(array: Any, flags: int, fixed: bool) -> list[int]:
+    """The words of an argument that must have these flags: its slot, shape and strides."""
     if array is None:
         return NONE
     shape, strides, low, high = array.shape, array.strides, 0, array.itemsize
@@ -91,7 +87,6 @@ def _words(array: Any, written: bool, fixed: bool) -> list[int]:
             high += stride * (size - 1)
     if 0 in shape:
         low = high = APART
-    flags = ALIGNED | WRITEABLE * written
     data = array.ctypes.data if fixed else 0
     slot = Slot(id(type(array)), len(shape), id(array.dtype), flags, data, low, high)
     rest = [0] * (RANK - len(shape))
@@ -105,11 +100,8 @@ def can_record(*arrays: object) -> bool:
     )
 
 
-_compare: list[Callable[..., int]] = []  # `start.differing`, once it is loaded
-
-
 def use(compare: Callable[..., int]) -> None:
-    """Compare records with compiled code from now on."""
+    """Compare records by this function from now on."""
     _compare[:] = [compare]
 
 
@@ -128,16 +120,10 @@ def differing(words: Any, *arrays: Any) -> int:
 def _is_stored(row: list[int], array: Any) -> bool:
     """Whether an argument is what its words say."""
     slot = Slot(*row[:SHAPE])
-    if id(type(array)) != slot.kind or slot.rank < 0:
+    if array is None or id(type(array)) != slot.kind:
         return id(type(array)) == slot.kind
-    return (
-        array.ndim == slot.rank
-        and id(array.dtype) == slot.dtype
-        and array.flags.num & slot.flags == slot.flags
-        and slot.data in (0, array.ctypes.data)
-        and [*array.shape] == row[SHAPE : SHAPE + slot.rank]
-        and [*array.strides] == row[STRIDES : STRIDES + slot.rank]
-    )
+    has_flags = array.flags.num & slot.flags == slot.flags
+    return has_flags and _words(array, slot.flags, slot.data != 0) == row
 
 
 def _overlaps(row: list[int], array: Any, other_row: list[int], other: Any) -> bool:
@@ -147,3 +133,6 @@ def _overlaps(row: list[int], array: Any, other_row: list[int], other: Any) -> b
     slot, its = Slot(*row[:SHAPE]), Slot(*other_row[:SHAPE])
     data, its_data = array.ctypes.data, other.ctypes.data
     return bool(data + slot.high > its_data + its.low and data + slot.low < its_data + its.high)
+
+
+_compare: list[Callable[..., int]] = [differing]  # what compares; compiled code, once it is loaded

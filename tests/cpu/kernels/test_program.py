@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import implicit_conv as ic
+from implicit_conv.kernels.cpu.runtime.active_threads import ADDRESS
 from implicit_conv.kernels.cpu.runtime.launch import Launch
 from implicit_conv.kernels.cpu.runtime.program import (
     Copied,
@@ -19,7 +20,8 @@ from implicit_conv.kernels.cpu.runtime.program import (
     copied,
     placed,
 )
-from implicit_conv.operators.programs import make_words, runner
+from implicit_conv.kernels.cpu.runtime.repeated import run
+from implicit_conv.operators.programs import make_words
 
 DTYPES = ("u1", "u2", "f4", "f8", "c16")
 
@@ -45,7 +47,7 @@ def run_both(program, x, y):
     for compiled in (False, True):
         y[...] = 0
         if compiled:
-            assert runner()(program.words.address, x.ctypes.data, 0, 0, y.ctypes.data)
+            assert run(ADDRESS, program.words.address, x.ctypes.data, 0, 0, 0, y.ctypes.data)
         else:
             program.run(x.ctypes.data, 0, y.ctypes.data)
         yield y
@@ -100,7 +102,8 @@ def test_parts_of_a_call_are_copied_apart():
     plan = ic.plan_conv_transpose2d(x.shape, (64, 16, 4, 4), stride=2)
     at_w, at_y = like(W, w), like(Y, y)
     parts = [(like(X, x), at_w[:, own], at_y[:, own]) for own in (slice(16), slice(16, 32))]
-    assert runner()(make_words(plan, parts).address, x.ctypes.data, w.ctypes.data, 0, y.ctypes.data)
+    words = make_words(plan, parts)
+    assert run(ADDRESS, words.address, x.ctypes.data, w.ctypes.data, 0, 0, y.ctypes.data)
     np.testing.assert_array_equal(y, expected)
 
 

@@ -50,8 +50,8 @@ from implicit_conv.cpu.run import call as repeated
 from implicit_conv.process import preparation
 
 threads = []
-imports = repeated._compiled
-repeated._compiled = lambda: (threads.append(preparation._task()), imports())[1]
+imports = repeated.compiled
+repeated.compiled = lambda: (threads.append(preparation._task()), imports())[1]
 x, w = np.ones((1, 4, 5, 5), np.float32), np.ones((4, 4, 3, 3), np.float32)
 plan = ic.plan_conv2d(x.shape, w.shape)
 deadline = time.monotonic() + 60
@@ -124,7 +124,7 @@ def test_python_makes_calls_while_they_are_paused():
     repeat(plan, x, w)
     prepared = plan.prepare(x, w, np.empty_like(expected))
     again = plan._calls[0].again
-    with compiled.paused():
+    with active_threads.paused():
         assert again(x, w, None, None, None, w) is None
         np.testing.assert_array_equal(plan(x, w), expected)
         np.testing.assert_array_equal(prepared(), expected)

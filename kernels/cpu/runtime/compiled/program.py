@@ -6,7 +6,13 @@ from collections.abc import Callable
 
 from implicit_conv.kernels.cpu.emit import atomic, memory
 from implicit_conv.kernels.cpu.emit.internals import types
-from implicit_conv.kernels.cpu.runtime.active_threads import TEAM
+from implicit_conv.kernels.cpu.runtime.active_threads import (
+    BLOCKS,
+    BORROWED_STARTER,
+    OWN_STARTER,
+    PAUSED,
+    TEAM,
+)
 from implicit_conv.kernels.cpu.runtime.call import BIAS
 from implicit_conv.kernels.cpu.runtime.call import RESIDUAL as RESIDUAL_WORD
 from implicit_conv.kernels.cpu.runtime.compiled.entry import run_counted, start
@@ -211,18 +217,18 @@ def size_class(size: int) -> int:
 
 
 def run_in_block(
-    blocks: int, program: int, x: int, w: int, bias: int, residual: int, y: int, starter: int
+    process: int, starter: int, program: int, x: int, w: int, bias: int, residual: int, y: int
 ) -> bool:
     """Run a program; False if there is no memory for it, or a `starter` of 0 where it has several
     threads.
 
-    A block of each size is kept at `blocks`: fresh memory would cost a page fault per 4 KiB in
-    every call.
+    A block of each size is kept in the words of the `process`: fresh memory would cost a page fault
+    per 4 KiB in every call.
     """
     if starter == 0 and memory.read(program + WORD * MOST_THREADS) > 1:
         return False
     number = size_class(memory.read(program + WORD * BLOCK_BYTES) + LINE)
-    slot = blocks + WORD * number
+    slot = process + BLOCKS + WORD * number
     block = atomic.exchange(slot, 0)
     if block == 0:
         block = _malloc(1 << number)
@@ -235,5 +241,21 @@ def run_in_block(
     return True
 
 
-# run(blocks, program, x, w, bias, residual, y, starter): see `run_in_block`
-RUN_PROGRAM = for_python(INT(*[INT] * 8), run_in_block)
+def run_for_python(
+    process: int, program: int, x: int, w: int, bias: int, residual: int, y: int
+) -> bool:
+    """What `run_in_block` does, by the team in use; False while programs are paused, too, and where
+    a run takes more memory than is kept here: the pool of Python keeps more.
+    """
+    if memory.read(process + PAUSED) != 0:
+        return False
+    if memory.read(program + WORD * BLOCK_BYTES) + LINE > 1 << LARGEST_KEPT:
+        return False
+    starter = memory.read(process + BORROWED_STARTER)
+    if starter == 0:
+        starter = memory.read(process + OWN_STARTER)
+    return run_in_block(process, starter, program, x, w, bias, residual, y)
+
+
+# run(process, program, x, w, bias, residual, y): see `run_for_python`
+RUN_PROGRAM = for_python(INT(*[INT] * 7), run_for_python)

@@ -11,51 +11,11 @@ from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.emit.internals import types
 from implicit_conv.kernels.cpu.emit.intrinsics import function_at
 from implicit_conv.kernels.cpu.emit.vector import I32, I64
-from implicit_conv.kernels.cpu.runtime.active_threads import BORROWED_STARTER
-from implicit_conv.kernels.cpu.runtime.compiled.program import run_in_block
+from implicit_conv.kernels.cpu.runtime import known_calls as table
+from implicit_conv.kernels.cpu.runtime import torch_calls as words
+from implicit_conv.kernels.cpu.runtime.compiled.known_calls import entry_of, run, state_word
 from implicit_conv.kernels.cpu.runtime.compiled.source import CALL, INT, of_function
 from implicit_conv.kernels.cpu.runtime.objects import FIELDS, LIST_FIELDS, LOW_HALF, WORD
-from implicit_conv.kernels.cpu.runtime.torch_calls import (
-    ARGUMENTS,
-    BLOCKS,
-    CONFIG,
-    CONST_DATA,
-    DATA,
-    DETERMINISTIC,
-    FALSE,
-    GET_DIM,
-    GET_DTYPE,
-    GET_SIZES,
-    GET_STRIDES,
-    GET_THREADS,
-    HANDLE,
-    INTEGER,
-    ITEM_BYTES,
-    KEY,
-    KEY_WORDS,
-    LIST,
-    MKLDNN,
-    MODE,
-    MOST_AXES,
-    MOST_KEY_BYTES,
-    MOST_SIZES,
-    NEW,
-    NONE,
-    OWN_SCOPE,
-    OWNER,
-    PARAMETER,
-    PLACES,
-    PRIME,
-    PROGRAM,
-    PYTHON,
-    SCOPES,
-    SHIFT,
-    STATE_WORDS,
-    TABLE,
-    TEAM_WORDS,
-    TENSOR,
-    TRUE,
-)
 
 ARGUMENT_COUNT = 10  # of aten::convolution, with the set of keys
 X, W, BIAS, STRIDE, PADDING, DILATION, TRANSPOSED, ADDED, GROUPS = range(1, 10)
@@ -71,24 +31,17 @@ _drop = types.ExternalFunction("Py_DecRef", INT(INT))
 _integer = types.ExternalFunction("PyLong_AsLongLong", INT(INT))
 _bytes = types.ExternalFunction("PyBytes_FromStringAndSize", INT(INT, INT))
 _error = types.ExternalFunction("PyErr_Occurred", INT())
-_release = types.ExternalFunction("PyEval_SaveThread", INT())
-_acquire = types.ExternalFunction("PyEval_RestoreThread", INT(INT))
 
 _ask = function_at("ask", I32, I64)  # int function(void *place)
 # int function(AtenTensorHandle handle, void *place)
 _ask_of = function_at("ask_of", I32, I64, I64)
 
 
-def state_word(state: int, number: int) -> int:
-    """One of the words of the state."""
-    return memory.read(state + WORD * number)
-
-
 def told(state: int, function: int, tensor: int) -> int:
     """The word that a function of torch tells of a tensor, such as an address; -1 if it fails."""
     place = memory.stack(8)
     memory.write(place, 0)
-    handle = tensor + state_word(state, HANDLE)
+    handle = tensor + state_word(state, words.HANDLE)
     if _ask_of(state_word(state, function), handle, place) != 0:
         return -1
     return memory.read(place)
@@ -97,18 +50,18 @@ def told(state: int, function: int, tensor: int) -> int:
 def is_plain(state: int, tensor: int) -> bool:
     """Whether an object is a tensor or a parameter, and of no other class."""
     kind = memory.read(tensor + TYPE)
-    return kind == state_word(state, TENSOR) or kind == state_word(state, PARAMETER)
+    return kind == state_word(state, words.TENSOR) or kind == state_word(state, words.PARAMETER)
 
 
 def tensor_words(state: int, tensor: int, at: int) -> int:
     """Write the words of a tensor; the place after them, 0 if it has none."""
     if not is_plain(state, tensor):
         return 0
-    axes = told(state, GET_DIM, tensor)
-    if axes < 1 or axes > MOST_AXES:
+    axes = told(state, words.GET_DIM, tensor)
+    if axes < 1 or axes > words.MOST_AXES:
         return 0
-    sizes, strides = told(state, GET_SIZES, tensor), told(state, GET_STRIDES, tensor)
-    dtype = told(state, GET_DTYPE, tensor)
+    sizes, strides = told(state, words.GET_SIZES, tensor), told(state, words.GET_STRIDES, tensor)
+    dtype = told(state, words.GET_DTYPE, tensor)
     if sizes == -1 or strides == -1 or dtype == -1:
         return 0
     memory.write(at, axes)
@@ -123,7 +76,7 @@ def tensor_words(state: int, tensor: int, at: int) -> int:
 
 def integer_word(state: int, value: int, at: int) -> int:
     """Write an integer; the place after it, 0 if the object is none."""
-    if memory.read(value + TYPE) != state_word(state, INTEGER):
+    if memory.read(value + TYPE) != state_word(state, words.INTEGER):
         return 0
     found = _integer(value)
     if found == -1 and _error() != 0:
@@ -134,10 +87,10 @@ def integer_word(state: int, value: int, at: int) -> int:
 
 def list_words(state: int, values: int, at: int) -> int:
     """Write a list of integers; the place after it, 0 if it is none, -1 after an error."""
-    if memory.read(values + TYPE) != state_word(state, LIST):
+    if memory.read(values + TYPE) != state_word(state, words.LIST):
         return 0
     count = memory.read(values + LIST_FIELDS.length)
-    if count > MOST_SIZES:
+    if count > words.MOST_SIZES:
         return 0
     memory.write(at, count)
     at += WORD
@@ -157,7 +110,7 @@ def describe(state: int, objects: int, begin: int) -> int:
     if at == 0:
         return 0
     bias = memory.read(objects + WORD * BIAS)
-    if bias == state_word(state, NONE):
+    if bias == state_word(state, words.NONE):
         memory.write(at, 0)
         at += WORD
     else:
@@ -168,9 +121,9 @@ def describe(state: int, objects: int, begin: int) -> int:
     if at <= 0:
         return at
     transposed = memory.read(objects + WORD * TRANSPOSED)
-    if transposed == state_word(state, TRUE):
+    if transposed == state_word(state, words.TRUE):
         memory.write(at, 1)
-    elif transposed == state_word(state, FALSE):
+    elif transposed == state_word(state, words.FALSE):
         memory.write(at, 0)
     else:
         return 0
@@ -183,28 +136,28 @@ def flag(state: int, function: int) -> int:
     if value == 0:
         return -1
     _drop(value)  # True and False live on
-    if value == state_word(state, TRUE):
+    if value == state_word(state, words.TRUE):
         return 1
-    if value == state_word(state, FALSE):
+    if value == state_word(state, words.FALSE):
         return 0
     return -1
 
 
 def settings_word(state: int) -> int:
     """The address of the settings in force; 0 where this thread, or any, is in a block."""
-    scopes, place = state_word(state, SCOPES), memory.stack(8)
+    scopes, place = state_word(state, words.SCOPES), memory.stack(8)
     if memory.read(scopes + LIST_FIELDS.length) != 1:
         return 0
     memory.write(place, 0)
-    if _context_value(state_word(state, OWN_SCOPE), 0, place) & LOW_HALF != 0:
+    if _context_value(state_word(state, words.OWN_SCOPE), 0, place) & LOW_HALF != 0:
         return 0
     scope = memory.read(place)
     if scope != 0:
         _drop(scope)  # the context holds it
-    if scope != state_word(state, NONE):
+    if scope != state_word(state, words.NONE):
         return 0
     scope = memory.read(memory.read(scopes + LIST_FIELDS.items))
-    config = _attribute(scope, state_word(state, CONFIG))
+    config = _attribute(scope, state_word(state, words.CONFIG))
     if config != 0:
         _drop(config)  # the scope holds it
     return config
@@ -214,44 +167,19 @@ def write_state(state: int, at: int) -> bool:
     """Write what calls depend on besides their arguments; False where Python is to see to it."""
     config, threads = settings_word(state), memory.stack(8)
     memory.write(threads, 0)
-    if config == 0 or _ask(state_word(state, GET_THREADS), threads) != 0:
+    if config == 0 or _ask(state_word(state, words.GET_THREADS), threads) != 0:
         return False
     memory.write(at, config)
     memory.write(at + WORD, memory.read(threads) & LOW_HALF)
-    memory.write(at + 2 * WORD, flag(state, MKLDNN))
-    memory.write(at + 3 * WORD, flag(state, DETERMINISTIC))
-    memory.write(at + 4 * WORD, state_word(state, MODE))
-    return True
-
-
-def entry_of(state: int, key: int, count: int) -> int:
-    """The address of the entry of a key; 0 if there is none."""
-    found = 0
-    for number in range(count):
-        found = (found ^ memory.read(key + WORD * number)) * PRIME
-    table, place = state_word(state, TABLE), (found >> SHIFT) & (PLACES - 1)
-    while True:
-        entry = memory.read(table + 2 * WORD * place + WORD)
-        if entry == 0:
-            return 0
-        if memory.read(table + 2 * WORD * place) == found and is_key(entry, key, count):
-            return entry
-        place = (place + 1) & (PLACES - 1)
-
-
-def is_key(entry: int, key: int, count: int) -> bool:
-    """Whether an entry has just these words as its key."""
-    if memory.read(entry + WORD * KEY_WORDS) != count:
-        return False
-    for number in range(count):
-        if memory.read(entry + WORD * (KEY + number)) != memory.read(key + WORD * number):
-            return False
+    memory.write(at + 2 * WORD, flag(state, words.MKLDNN))
+    memory.write(at + 3 * WORD, flag(state, words.DETERMINISTIC))
+    memory.write(at + 4 * WORD, state_word(state, words.MODE))
     return True
 
 
 def elements(state: int, tensor: int, size: int) -> int:
     """The address of a tensor's elements, to be read; 0 if there is none, or it is not aligned."""
-    found = told(state, CONST_DATA, tensor)
+    found = told(state, words.CONST_DATA, tensor)
     if found == -1 or found & (size - 1) != 0:
         return 0
     return found
@@ -259,28 +187,25 @@ def elements(state: int, tensor: int, size: int) -> int:
 
 def run_entry(state: int, entry: int, objects: int) -> int:
     """A new tensor with the result; 0 after an error, or where Python is to see to the call."""
-    size = memory.read(entry + WORD * ITEM_BYTES)
+    size = state_word(entry, table.ITEM_BYTES)
     x = elements(state, memory.read(objects + WORD * X), size)
     w = elements(state, memory.read(objects + WORD * W), size)
     bias, sums = memory.read(objects + WORD * BIAS), 0
-    if bias != state_word(state, NONE):
+    if bias != state_word(state, words.NONE):
         sums = elements(state, bias, size)
         if sums == 0:
             return 0
     if x == 0 or w == 0:
         return 0
-    program = memory.read(entry + WORD * PROGRAM)
-    starter = memory.read(state_word(state, TEAM_WORDS) + BORROWED_STARTER)
-    y = _call(state_word(state, NEW), memory.read(entry + WORD * ARGUMENTS), 0)
+    y = _call(state_word(state, words.NEW), state_word(entry, table.ARGUMENTS), 0)
     if y == 0:
         return 0
     to, done = 0, False
-    if memory.read(y + TYPE) == state_word(state, TENSOR):
-        to = told(state, DATA, y)
+    if memory.read(y + TYPE) == state_word(state, words.TENSOR):
+        to = told(state, words.DATA, y)
     if to > 0:
-        thread = _release()
-        done = run_in_block(state + WORD * BLOCKS, program, x, w, sums, 0, to, starter)
-        _acquire(thread)
+        process, program = state_word(state, table.PROCESS), state_word(entry, table.PROGRAM)
+        done = run(process, program, x, w, sums, 0, to)
     if done:
         return y
     _drop(y)
@@ -289,13 +214,13 @@ def run_entry(state: int, entry: int, objects: int) -> int:
 
 def convolution(owner: int, objects: int, count: int) -> int:
     """The result of a call, a new reference; 0 after an error."""
-    state, key = memory.read(owner + FIELDS.data), memory.stack(MOST_KEY_BYTES)
+    state, key = memory.read(owner + FIELDS.data), memory.stack(words.MOST_KEY_BYTES)
     if count >= ARGUMENT_COUNT and write_state(state, key):
-        end = describe(state, objects, key + WORD * STATE_WORDS)
+        end = describe(state, objects, key + WORD * words.STATE_WORDS)
         if end > 0:
-            entry = entry_of(state, key, (end - key) // WORD)
+            entry = entry_of(state, key, end)
             if entry != 0:
-                held = memory.read(entry + WORD * OWNER)
+                held = state_word(entry, table.OWNER)
                 _hold(held)
                 y = run_entry(state, entry, objects)
                 _drop(held)
@@ -303,12 +228,12 @@ def convolution(owner: int, objects: int, count: int) -> int:
                     return y
     if _error() != 0:
         return 0
-    return _vectorcall(state_word(state, PYTHON), objects, count, 0)
+    return _vectorcall(state_word(state, words.PYTHON), objects, count, 0)
 
 
 def description(owner: int, objects: int, count: int) -> int:
     """The words of a call as bytes, of which there are none if it cannot be described."""
-    state, begin = memory.read(owner + FIELDS.data), memory.stack(MOST_KEY_BYTES)
+    state, begin = memory.read(owner + FIELDS.data), memory.stack(words.MOST_KEY_BYTES)
     end = begin
     if count >= ARGUMENT_COUNT:
         end = describe(state, objects, begin)

@@ -11,26 +11,14 @@ from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.emit.internals import ir, types
 from implicit_conv.kernels.cpu.emit.intrinsics import emitting, function_at
 from implicit_conv.kernels.cpu.emit.vector import I64
+from implicit_conv.kernels.cpu.runtime import known_calls as table
+from implicit_conv.kernels.cpu.runtime import xla as words
+from implicit_conv.kernels.cpu.runtime.active_threads import OWN_STARTER
+from implicit_conv.kernels.cpu.runtime.compiled.known_calls import entry_of, state_word
 from implicit_conv.kernels.cpu.runtime.compiled.program import run_in_block
 from implicit_conv.kernels.cpu.runtime.compiled.source import of_function
-from implicit_conv.kernels.cpu.runtime.xla import (
-    BLOCKS,
-    BUFFER_WORDS,
-    DTYPE,
-    MEMORY_MESSAGE,
-    MINOR,
-    MISMATCH_MESSAGE,
-    PROGRAM,
-    RANK,
-    SHAPE,
-    STARTER,
-    STATE_OF,
-    TABLE,
-    UNKNOWN_MESSAGE,
-)
+from implicit_conv.kernels.cpu.runtime.objects import LOW_HALF, WORD
 
-WORD = 8  # bytes
-LOW_HALF = (1 << 32) - 1  # of a word, which C calls an int
 # Offsets in C structures: of a call frame, of each list in it, of a buffer and of an extension.
 EXTENSION, API, STAGE, ARGS, RETS, ATTRS = 8, 16, 32, 40, 80, 120
 SIZE, ITEMS, ATTR_ITEMS = 16, 32, 40
@@ -39,7 +27,7 @@ KIND, NEXT, METADATA = 8, 16, 24
 VERSION, TRAITS, STATE_TYPE = 24, 32, 40  # of the metadata
 CREATE_ERROR = 48  # of the API
 IS_METADATA, EXECUTE, S64 = 1, 3, 5  # values of its enumerations
-INVALID_ARGUMENT, RESOURCE_EXHAUSTED, NOT_FOUND = 3, 8, 5  # codes of errors
+NOT_FOUND, RESOURCE_EXHAUSTED = 5, 8  # codes of errors
 ERROR_BYTES = 28  # of XLA_FFI_Error_Create_Args
 # XLA_FFI_Error *function(XLA_FFI_Error_Create_Args *)
 _create_error = function_at("create_error", I64, I64)
@@ -66,65 +54,48 @@ def error(frame: int, message: int, number: int) -> int:
     return _create_error(memory.read(memory.read(frame + API) + CREATE_ERROR), arguments)
 
 
-def program_of(state: int, key: int) -> int:
-    """The address of the program with this key; 0 if there is none."""
-    table = memory.read(state + WORD * TABLE)
-    last = memory.read(table) - 1
-    table += 2 * WORD
-    place = key & last
-    while True:
-        found = memory.read(table + 2 * WORD * place)
-        if found == key:
-            return memory.read(table + 2 * WORD * place + WORD)
-        if found == 0:
-            return 0
-        place = (place + 1) & last
-
-
-def is_like(buffer: int, wanted: int) -> bool:
-    """Whether a buffer has the dtype and the shape that a program is for."""
-    rank = memory.read(wanted + WORD * RANK)
-    if memory.read(buffer + BUFFER_DTYPE) & LOW_HALF != memory.read(wanted + WORD * DTYPE):
-        return False
-    if memory.read(buffer + BUFFER_RANK) != rank:
-        return False
+def buffer_words(buffer: int, at: int) -> int:
+    """Write the words of a buffer; the place after them."""
+    rank = memory.read(buffer + BUFFER_RANK)
+    memory.write(at, memory.read(buffer + BUFFER_DTYPE) & LOW_HALF)
+    memory.write(at + WORD, rank)
+    at += 2 * WORD
     dims = memory.read(buffer + BUFFER_DIMS)
-    for axis in range(rank):
-        if memory.read(dims + WORD * axis) != memory.read(wanted + WORD * (SHAPE + axis)):
-            return False
-    return True
+    for axis in range(min(rank, words.MOST_AXES)):  # the table has no key with more
+        memory.write(at, memory.read(dims + WORD * axis))
+        at += WORD
+    return at
 
 
 def run_frame(frame: int, state: int) -> int:
     """Run the program that a frame asks for, if its buffers are what that is for."""
     args, rets, attrs = frame + ARGS, frame + RETS, frame + ATTRS
-    mismatch = memory.read(state + WORD * MISMATCH_MESSAGE)
+    entry, x, w, y, end = 0, 0, 0, 0, 0
+    key = memory.stack(words.MOST_KEY_BYTES)
     lists = memory.read(args + SIZE) == 2 and memory.read(rets + SIZE) == 1
-    if not lists or memory.read(attrs + SIZE) != 1:
-        return error(frame, mismatch, INVALID_ARGUMENT)
-    scalar = memory.read(memory.read(attrs + ATTR_ITEMS))
-    if memory.read(scalar) & LOW_HALF != S64:
-        return error(frame, mismatch, INVALID_ARGUMENT)
-    record = program_of(state, memory.read(memory.read(scalar + WORD)))
-    if record == 0:
-        return error(frame, memory.read(state + WORD * UNKNOWN_MESSAGE), NOT_FOUND)
-    items = memory.read(args + ITEMS)
-    x, w = memory.read(items), memory.read(items + WORD)
-    y = memory.read(memory.read(rets + ITEMS))
-    wanted, size = record + WORD * (PROGRAM + 1), WORD * BUFFER_WORDS
-    if not (is_like(x, wanted) and is_like(w, wanted + size) and is_like(y, wanted + 2 * size)):
-        return error(frame, mismatch, INVALID_ARGUMENT)
+    if lists and memory.read(attrs + SIZE) == 1:
+        scalar, items = memory.read(memory.read(attrs + ATTR_ITEMS)), memory.read(args + ITEMS)
+        x, w = memory.read(items), memory.read(items + WORD)
+        y = memory.read(memory.read(rets + ITEMS))
+        if memory.read(scalar) & LOW_HALF == S64:
+            memory.write(key, memory.read(memory.read(scalar + WORD)))
+            end = buffer_words(y, buffer_words(w, buffer_words(x, key + WORD)))
+            entry = entry_of(state, key, end)
+    if entry == 0:
+        return error(frame, state_word(state, words.UNKNOWN_MESSAGE), NOT_FOUND)
     x, w = memory.read(x + BUFFER_DATA), memory.read(w + BUFFER_DATA)
-    y = memory.read(y + BUFFER_DATA)
-    program, starter = memory.read(record + WORD * PROGRAM), memory.read(state + WORD * STARTER)
-    if not run_in_block(state + WORD * BLOCKS, program, x, w, 0, 0, y, starter):
-        return error(frame, memory.read(state + WORD * MEMORY_MESSAGE), RESOURCE_EXHAUSTED)
+    y, program = memory.read(y + BUFFER_DATA), state_word(entry, table.PROGRAM)
+    process = state_word(state, table.PROCESS)
+    starter = memory.read(process + OWN_STARTER)
+    if not run_in_block(process, starter, program, x, w, 0, 0, y):
+        message = state_word(state, words.MEMORY_MESSAGE)
+        return error(frame, message, RESOURCE_EXHAUSTED)
     return 0
 
 
 def handler(frame: int) -> int:
     """What XLA calls. A frame that begins with STATE_OF is ours: it tells the state's address."""
-    if memory.read(frame) == STATE_OF:
+    if memory.read(frame) == words.STATE_OF:
         memory.write(_state_cell(), memory.read(frame + WORD))
         return 0
     state = memory.read(_state_cell())
@@ -132,7 +103,7 @@ def handler(frame: int) -> int:
     while extension != 0:
         if memory.read(extension + KIND) & LOW_HALF == IS_METADATA:
             metadata = memory.read(extension + METADATA)
-            memory.write(metadata + VERSION, memory.read(state + WORD * MINOR) << 32)
+            memory.write(metadata + VERSION, state_word(state, words.MINOR) << 32)
             memory.write(metadata + TRAITS, 0)
             if memory.read(metadata) > STATE_TYPE:
                 memory.write(metadata + STATE_TYPE, 0)
