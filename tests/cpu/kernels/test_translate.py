@@ -9,9 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from compiled import entry, python_function
-from numba import types
 
-from implicit_conv.kernels.cpu.emit import memory
+from implicit_conv.kernels.cpu.emit import memory, types
 from implicit_conv.kernels.cpu.runtime.call import BLOB, X
 from implicit_conv.kernels.cpu.runtime.compiled.entry import BLOB_POINTER, fields
 from implicit_conv.kernels.cpu.runtime.compiled.source import ARRAY
