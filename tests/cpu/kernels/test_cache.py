@@ -194,7 +194,7 @@ def test_a_call_works_where_files_may_not_grow(filled, tmp_path):
     sound, _ = filled
     folder = tmp_path / "cache"
     shutil.copytree(sound, folder)
-    for path in folder.glob("run_counted*"):
+    for path in folder.glob("start*"):
         path.unlink()
     left = sorted(folder.iterdir())
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))"
