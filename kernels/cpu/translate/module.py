@@ -17,6 +17,9 @@ from implicit_conv.kernels.cpu.translate.values import (
     rebuild,
     shape_of,
 )
+from implicit_conv.process.preparation import give_way
+
+TOGETHER = 16  # instructions whose texts are made, in 0.1 ms, before other threads may run
 
 
 class Context:
@@ -79,6 +82,15 @@ class Module:
             builder.ret(as_kind(builder, value, returned))
         except UnsupportedError as error:
             raise TranslationError(f"{name} returns {error}") from None
+
+    def text(self) -> str:
+        """LLVM's assembly of the finished module, whose instructions keep their texts."""
+        for block in (block for function in self.ir.functions for block in function.blocks):
+            for place, instruction in enumerate(block.instructions):
+                if place % TOGETHER == 0:
+                    give_way()
+                str(instruction)
+        return str(self.ir)
 
     def call(self, builder: ir.IRBuilder, function: Any, arguments: list[Any]) -> Any:
         """Call an intrinsic, or a plain function with all its arguments; that is translated for

@@ -175,4 +175,4 @@ def assembly(source: Source, symbol: str, triple: str) -> str:
         module.export(symbol, source.signature, emit)
     else:
         module.export(symbol, CALL, emit_for_python)
-    return str(module.ir)
+    return module.text()
