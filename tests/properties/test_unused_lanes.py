@@ -8,11 +8,12 @@ control word.
 import ctypes
 import platform
 
-import numba
 import numpy as np
 import pytest
+from compiled import python_function
 
 import implicit_conv as ic
+from implicit_conv.kernels.cpu.emit import types
 from implicit_conv.kernels.cpu.runtime.compiled import subnormals
 from implicit_conv.kernels.cpu.runtime.pool import POOL, Pool
 
@@ -59,13 +60,13 @@ def subnormal_scratch(monkeypatch):
         yield
 
 
-@numba.njit
+@python_function(types.int64())
 def seen():
     """The bits that are set."""
     return subnormals.control_word() & SEEN
 
 
-@numba.njit
+@python_function(types.void())
 def clear():
     """Clear the bits."""
     subnormals.set_control_word(subnormals.control_word() & ~SEEN)

@@ -6,10 +6,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from numba import types
-from numba.core import sigutils  # noqa: TID251
 
 from implicit_conv import clear_plan_cache
+from implicit_conv.kernels.cpu.emit import types
 from implicit_conv.kernels.cpu.runtime import code
 from implicit_conv.kernels.cpu.runtime.code import METH_FASTCALL, Method, new_function
 from implicit_conv.kernels.cpu.runtime.compiled import source
@@ -67,19 +66,19 @@ class Entry:
     """A function that is called by address."""
 
     def __init__(self, signature, function):
-        self.signature = sigutils.normalize_signature(signature)
+        self.signature = signature
         self.address = address_of(source.of_function(signature, function))
 
     @property
     def ctypes(self):
         """The code as a function for calls from Python."""
-        arguments, result = self.signature
+        result, arguments = self.signature
         kinds = [CTYPES.get(kind, ctypes.c_void_p) for kind in arguments]
         return ctypes.CFUNCTYPE(CTYPES[result], *kinds)(self.address)
 
 
 def entry(signature):
-    """Compile a function that is called by address, for a signature of Numba's."""
+    """Compile a function that is called by address, for a signature."""
     return lambda function: Entry(signature, function)
 
 

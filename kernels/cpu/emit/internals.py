@@ -1,76 +1,25 @@
-"""All that emits code for CPUs takes from Numba and llvmlite, and the versions that have it.
-
-Numba promises no names of numba.core, so a release is used only after it was tried: `.ci/numba`
-installs one and runs a sample. (`preparation` also holds llvmlite's lock through forks.)
-"""
+"""All that emits code for CPUs takes from llvmlite, and what llvmlite lacks."""
 
 from __future__ import annotations
 
-import os
-from typing import Any
-
-import numba
 from llvmlite import ir
-from numba import from_dtype, types
-from numba.core import config
-from numba.core.cgutils import (
-    alloca_once,
-    alloca_once_value,
-    get_or_insert_function,
-    global_constant,
-    memset,
-    raw_memcpy,
-)
-from numba.core.codegen import get_host_cpu_features
-from numba.core.errors import RequireLiteralValue
-from numba.core.sigutils import normalize_signature
-from numba.core.typing import signature
-from numba.extending import intrinsic
 
-OLDEST, BEYOND = (0, 62), (0, 69)  # releases that were tried: from the first one, below the second
-VARIABLE = "TRY_NUMBA"  # a release that shall be tried, such as "0.69.0"
+from implicit_conv.kernels.cpu.emit import types
 
 __all__ = [
     "BFloat",
-    "RequireLiteralValue",
     "alloca_once",
     "alloca_once_value",
-    "check_version",
-    "config",
-    "definition",
-    "from_dtype",
-    "get_host_cpu_features",
     "get_or_insert_function",
     "global_constant",
-    "intrinsic",
     "ir",
-    "is_intrinsic",
     "memset",
-    "normalize_signature",
     "raw_memcpy",
-    "signature",
     "types",
 ]
 
-
-def check_version(version: str, tried: str | None) -> None:
-    """Refuse a release of Numba that was not tried, unless it is `tried` now.
-
-    Raises
-    ------
-    ImportError
-        The message says which releases were tried.
-    """
-    release = tuple(int(part) for part in version.split(".")[:2])
-    if not OLDEST <= release < BEYOND and version != tried:
-        oldest, beyond = (".".join(map(str, release)) for release in (OLDEST, BEYOND))
-        raise ImportError(
-            f"numba {version} was not tried with this version of implicit_conv, which compiles "
-            f"kernels by Numba's internals; install 'numba>={oldest},<{beyond}'"
-        )
-
-
-check_version(numba.__version__, os.environ.get(VARIABLE))
+I8 = ir.IntType(8)
+FALSE = ir.Constant(ir.IntType(1), 0)
 
 
 class BFloat(ir.Type):  # type: ignore[misc]  # llvmlite publishes no types
@@ -86,11 +35,42 @@ class BFloat(ir.Type):  # type: ignore[misc]  # llvmlite publishes no types
         return hash(BFloat)
 
 
-def is_intrinsic(function: Any) -> bool:
-    """Whether it is a function that `numba.extending.intrinsic` made."""
-    return hasattr(function, "_defn")
+def get_or_insert_function(module: ir.Module, kind: ir.FunctionType, name: str) -> ir.Function:
+    """The function of this name, which is declared if the module lacks it."""
+    return module.globals.get(name) or ir.Function(module, kind, name)
 
 
-def definition(function: Any) -> Any:
-    """The function that an intrinsic was made of."""
-    return function._defn
+def alloca_once(builder: ir.IRBuilder, kind: ir.Type) -> ir.Value:
+    """Room on the stack for a value of this type, zero at first."""
+    with builder.goto_entry_block():
+        room = builder.alloca(kind)
+        builder.store(kind(None), room)
+    return room
+
+
+def alloca_once_value(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
+    """Room on the stack that has a value."""
+    room = alloca_once(builder, value.type)
+    builder.store(value, room)
+    return room
+
+
+def global_constant(builder: ir.IRBuilder, name: str, value: ir.Constant) -> ir.Value:
+    """A constant in memory."""
+    constant = ir.GlobalVariable(builder.module, value.type, builder.module.get_unique_name(name))
+    constant.linkage, constant.global_constant, constant.initializer = "internal", True, value
+    return constant
+
+
+def memset(builder: ir.IRBuilder, at: ir.Value, size: ir.Value, value: int) -> None:
+    """Fill `size` bytes."""
+    at = builder.bitcast(at, I8.as_pointer())
+    function = builder.module.declare_intrinsic("llvm.memset", (at.type, size.type))
+    builder.call(function, [at, ir.Constant(I8, value), size, FALSE])
+
+
+def raw_memcpy(builder: ir.IRBuilder, to: ir.Value, at: ir.Value, size: ir.Value) -> None:
+    """Copy `size` bytes between arrays that do not overlap."""
+    to, at = (builder.bitcast(each, I8.as_pointer()) for each in (to, at))
+    function = builder.module.declare_intrinsic("llvm.memcpy", [to.type, at.type, size.type])
+    builder.call(function, [to, at, size, FALSE])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from implicit_conv.kernels.cpu.emit.internals import intrinsic, ir, types
+from implicit_conv.kernels.cpu.emit.internals import ir, types
 from implicit_conv.kernels.cpu.emit.vector import I64, VOID
 
 
@@ -14,6 +14,7 @@ def defined(
     parameters: Iterable[str],
     define: Callable[..., Any],
     defaults: tuple[float, ...] = (),
+    part: Any = None,
 ) -> Any:
     """An intrinsic with these parameters, whose names and defaults compilers read.
 
@@ -21,11 +22,11 @@ def defined(
     """
     listed = ", ".join(parameters)
     scope: dict[str, Any] = {"define": define}
-    exec(f"def made(typingctx, {listed}): return define({listed})", scope)
+    exec(f"def made({listed}): return define({listed})", scope)
     made = scope["made"]
     made.__name__ = made.__qualname__ = name
     made.__defaults__ = defaults
-    return intrinsic(made)
+    return types.Intrinsic(made, part)
 
 
 def emitting(signature: Any, *variant: object) -> Callable[[Callable[..., Any]], Any]:

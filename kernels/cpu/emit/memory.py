@@ -10,7 +10,7 @@ import functools
 from typing import Any
 
 from implicit_conv.kernels.cpu.emit import internals
-from implicit_conv.kernels.cpu.emit.internals import intrinsic, ir, types
+from implicit_conv.kernels.cpu.emit.internals import ir, types
 from implicit_conv.kernels.cpu.emit.intrinsics import emitting
 from implicit_conv.kernels.cpu.emit.vector import BYTES, I32, I64, Intrinsic, Values
 
@@ -51,8 +51,8 @@ def fetch_add(builder: ir.IRBuilder, address: ir.Value, value: ir.Value) -> ir.V
 @emitting(types.void(INT, INT, INT))
 def copy(builder: ir.IRBuilder, destination: ir.Value, source: ir.Value, size: ir.Value) -> None:
     """memcpy of `size` bytes; the two must not overlap."""
-    pointers = [builder.inttoptr(address, BYTES) for address in (destination, source)]
-    internals.raw_memcpy(builder, *pointers, size, 1)
+    to, at = (builder.inttoptr(address, BYTES) for address in (destination, source))
+    internals.raw_memcpy(builder, to, at, size)
 
 
 @emitting(types.void(INT, INT, INT))
@@ -81,15 +81,15 @@ def zero(builder: ir.IRBuilder, destination: ir.Value, size: ir.Value) -> None:
     internals.memset(builder, builder.inttoptr(destination, BYTES), size, 0)
 
 
-@intrinsic
-def stack(typingctx: Any, size: Any) -> Intrinsic:
+@types.Intrinsic
+def stack(size: Any) -> Intrinsic:
     """Address of `size` bytes, a constant, on the stack until the calling function returns."""
-    if not isinstance(size, types.IntegerLiteral):
-        raise internals.RequireLiteralValue("stack: size must be a constant")
+    if not isinstance(size, types.Literal):
+        raise types.LiteralError("stack: size must be a constant")
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Values) -> Any:
         with builder.goto_entry_block():
-            room = builder.alloca(ir.ArrayType(ir.IntType(8), size.literal_value))
+            room = builder.alloca(ir.ArrayType(ir.IntType(8), size.value))
         room.align = 64
         return builder.ptrtoint(room, I64)
 
@@ -99,15 +99,15 @@ def stack(typingctx: Any, size: Any) -> Intrinsic:
 @functools.cache
 def record_at(dtype: Any) -> Any:
     """An intrinsic (address): the record of this dtype of numpy there."""
-    record = internals.from_dtype(dtype)
+    record = types.from_dtype(dtype)
 
-    def record_there(typingctx: Any, address: Any) -> Intrinsic:
+    def record_there(address: Any) -> Intrinsic:
         def codegen(context: Any, builder: ir.IRBuilder, _: Any, args: Values) -> Any:
             return builder.inttoptr(args[0], context.get_value_type(record))
 
         return record(INT), codegen
 
-    return intrinsic(record_there)
+    return types.Intrinsic(record_there)
 
 
 @functools.cache

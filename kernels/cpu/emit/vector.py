@@ -27,7 +27,7 @@ PIXELS_PER_BASE = 3  # pixels that one base register addresses, with the scales 
 Value = ir.Value
 Builder = ir.IRBuilder
 Values = Sequence[ir.Value]
-Intrinsic = tuple[Any, Callable[..., Any]]  # a signature of Numba's, and what emits code
+Intrinsic = tuple[Any, Callable[..., Any]]  # a signature, and what emits code
 
 
 def i64(value: int) -> ir.Value:

@@ -182,17 +182,9 @@ def _kind(value: Any) -> str:
 
 @functools.cache
 def versions() -> tuple[str, ...]:
-    """What tells versions of all that compiled code depends on, of Numba without an import of it.
-
-    Raises
-    ------
-    OSError
-        Numba's own file cannot be read.
-    """
-    numba = Path(_origin("numba")).with_name("_version.py")
+    """What tells versions of all that compiled code depends on."""
     tag = sys.implementation.cache_tag
-    hashed = sources.file_hash(numba)
-    return tag, hashed, llvmlite.__version__, np.__version__, objects.stated()
+    return tag, llvmlite.__version__, np.__version__, objects.stated()
 
 
 @functools.cache

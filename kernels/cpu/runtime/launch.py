@@ -8,6 +8,7 @@ item. Items write disjoint outputs, so their order does not affect a result.
 from __future__ import annotations
 
 import copy
+import functools
 import os
 import sys
 from typing import Any
@@ -30,7 +31,6 @@ from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.process.preparation import checkpoint, prepare
 
 start = python_code(".runtime.compiled.start:START")
-run_counted = python_code(".runtime.compiled.start:RUN_COUNTED")
 if "array" not in objects.differing():
     same_arrays.use(python_code(".runtime.compiled.start:DIFFERING"))
 
@@ -90,9 +90,15 @@ def launch(entry: int, blob: int, threads: int) -> None:
     `blob` is the address of the params blob.
     """
     if threads == 1:
-        run_counted(entry, blob, 0)
+        prepare(_run_counted)(entry, blob, 0)
     else:
         team().run(entry, blob, threads)
+
+
+@functools.cache
+def _run_counted() -> Any:
+    """`start.run_counted` for Python, which no convolution calls."""
+    return python_code(".runtime.compiled.start:RUN_COUNTED")
 
 
 class Launch:

@@ -71,7 +71,7 @@ def _described(
     llvm.initialize_native_asmprinter()
     host, its_features = _host()
     if features is None and options:
-        from implicit_conv.kernels.cpu.emit.internals import get_host_cpu_features
+        from implicit_conv.kernels.cpu.emit.numbas import get_host_cpu_features
 
         its_features = get_host_cpu_features()  # without AVX where `avx` says so
     return Settings(
@@ -85,7 +85,7 @@ def _described(
 def _config() -> Any:
     """Numba's settings."""
     first("ask Numba")
-    from implicit_conv.kernels.cpu.emit.internals import config
+    from implicit_conv.kernels.cpu.emit.numbas import config
 
     return config
 

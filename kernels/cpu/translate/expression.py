@@ -267,11 +267,11 @@ class Expressions(ABC):
         if isinstance(called, FunctionType):
             given = bound(called.__name__, *of_function(called), arguments, keywords)
             return self._module.call(self.builder, called, given)
-        if internals.is_intrinsic(called):
-            if hasattr(called, "part") and len(arguments) > 1:
+        if isinstance(called, types.Intrinsic):
+            if called.part is not None and len(arguments) > 1:
                 raise self.error(node, f"arguments of the part {called.part.name} without names")
-            defined = internals.definition(called)
-            given = bound(defined.__name__, *of_function(defined, skipped=1), arguments, keywords)
+            defined = called.definition
+            given = bound(defined.__name__, *of_function(defined), arguments, keywords)
             return call_intrinsic(self.builder, defined, given)
         if isinstance(called, type) and issubclass(called, tuple) and called is not tuple:
             form = vars(called)["_fields"], vars(called)["_field_defaults"]
@@ -297,7 +297,7 @@ class Expressions(ABC):
             return self._magnitude(*arguments)
         if called is divmod:
             return tuple(compute(builder, name, *arguments) for name in ("FloorDiv", "Mod"))
-        kinds = {int: I64, float: DOUBLE, bool: BOOL, **values.LLVM}
+        kinds: dict[Any, ir.Type] = {int: I64, float: DOUBLE, bool: BOOL, **values.LLVM}
         if called in kinds:
             (value,) = arguments
             return convert(builder, value, kinds[called])
@@ -356,8 +356,8 @@ def bound(
     return [given[each] if each in given else defaults[each] for each in names]
 
 
-def of_function(function: Callable[..., Any], skipped: int = 0) -> tuple[list[str], dict[str, Any]]:
-    """The parameters of a plain function but for the first `skipped`, and their defaults."""
+def of_function(function: Callable[..., Any]) -> tuple[list[str], dict[str, Any]]:
+    """The parameters of a plain function, and their defaults."""
     code, defaults = function.__code__, function.__defaults__ or ()
     names = list(code.co_varnames[: code.co_argcount])
-    return names[skipped:], dict(zip(names[len(names) - len(defaults) :], defaults, strict=True))
+    return names, dict(zip(names[len(names) - len(defaults) :], defaults, strict=True))

@@ -1,10 +1,9 @@
-"""LLVM modules of translated functions, and calls between Numba's intrinsics and them."""
+"""LLVM modules of translated functions, and calls between intrinsics and them."""
 
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from implicit_conv.kernels.cpu.emit import internals
 from implicit_conv.kernels.cpu.emit.internals import ir, types
 from implicit_conv.kernels.cpu.emit.vector import BYTES, VOID
 from implicit_conv.kernels.cpu.translate import values
@@ -18,10 +17,13 @@ from implicit_conv.kernels.cpu.translate.values import (
     rebuild,
     shape_of,
 )
+from implicit_conv.process.preparation import give_way
+
+TOGETHER = 16  # instructions whose texts are made, in 0.1 ms, before other threads may run
 
 
 class Context:
-    """What the code of intrinsics asks of Numba's target context."""
+    """What the code of intrinsics asks of its compiler."""
 
     def get_dummy_value(self) -> None:
         """The value of an intrinsic that returns nothing."""
@@ -59,7 +61,7 @@ class Module:
         self._callees: dict[Any, Callee | None] = {}
 
     def export(self, name: str, signature: Any, emit: Callable[..., Any]) -> None:
-        """Add the function `name` for C, of a signature of Numba's.
+        """Add the function `name` for C, of this signature.
 
         ``emit(module, builder, arguments)`` emits the code, and gives its result.
         """
@@ -81,12 +83,21 @@ class Module:
         except UnsupportedError as error:
             raise TranslationError(f"{name} returns {error}") from None
 
+    def text(self) -> str:
+        """LLVM's assembly of the finished module, whose instructions keep their texts."""
+        for block in (block for function in self.ir.functions for block in function.blocks):
+            for place, instruction in enumerate(block.instructions):
+                if place % TOGETHER == 0:
+                    give_way()
+                str(instruction)
+        return str(self.ir)
+
     def call(self, builder: ir.IRBuilder, function: Any, arguments: list[Any]) -> Any:
         """Call an intrinsic, or a plain function with all its arguments; that is translated for
         each combination of shapes.
         """
-        if internals.is_intrinsic(function):
-            return call_intrinsic(builder, internals.definition(function), arguments)
+        if isinstance(function, types.Intrinsic):
+            return call_intrinsic(builder, function.definition, arguments)
         shapes = [shape_of(argument) for argument in arguments]
         key = (function, *shapes)
         if key not in self._callees:
@@ -107,8 +118,8 @@ class Module:
 def call_intrinsic(
     builder: ir.IRBuilder, definition: Callable[..., Any], arguments: list[Any]
 ) -> Any:
-    """Call an intrinsic of Numba's, by its definition."""
-    signature, codegen = definition(None, *map(_numba_type, arguments))
+    """Call an intrinsic, by its definition."""
+    signature, codegen = definition(*map(_type_of, arguments))
     pairs = zip(arguments, signature.args, strict=True)
     given = [_cast(builder, *pair) for pair in pairs]
     result = codegen(Context(), builder, signature, given)
@@ -118,11 +129,11 @@ def call_intrinsic(
     return result if kind in values.LLVM else Typed(result, kind)
 
 
-def _numba_type(value: Any) -> Any:
+def _type_of(value: Any) -> Any:
     if isinstance(value, Typed):
         return value.type
     if isinstance(value, ir.Value):
-        return values.NUMBA[value.type]
+        return values.TYPES[value.type]
     if isinstance(value, bool):
         return types.boolean
     if isinstance(value, int):
@@ -133,7 +144,7 @@ def _numba_type(value: Any) -> Any:
 
 
 def _cast(builder: ir.IRBuilder, value: Any, kind: Any) -> ir.Value:
-    """A value as an argument of Numba's type `kind`."""
+    """A value as an argument of the type `kind`."""
     if isinstance(value, Typed):
         if types.unliteral(kind) in values.LLVM:
             raise UnsupportedError(f"a record in place of a number of type {kind}")

@@ -16,7 +16,7 @@ from implicit_conv.kernels.cpu.emit.vector import BYTES, I32, I64
 BOOL, DOUBLE = ir.IntType(1), ir.DoubleType()
 WIDTHS = (BOOL, I32, I64, DOUBLE)  # two kinds of numbers become the later one
 WIDTH = WIDTHS.index  # the place of a kind among them
-NUMBA = {BOOL: types.boolean, I32: types.int32, I64: types.int64, DOUBLE: types.float64}
+TYPES = {BOOL: types.boolean, I32: types.int32, I64: types.int64, DOUBLE: types.float64}
 LLVM = {
     types.boolean: BOOL,
     types.int32: I32,
@@ -35,10 +35,10 @@ class UnsupportedError(Exception):
 
 @dataclass(frozen=True)
 class Typed:
-    """A pointer with the type that Numba gives it: to a record, or a record itself."""
+    """A pointer with its type: to a record, or a record itself."""
 
     pointer: ir.Value
-    type: types.Type
+    type: Any
 
 
 class Known(NamedTuple):
@@ -78,7 +78,7 @@ def as_kind(builder: ir.IRBuilder, value: Any, kind: ir.Type) -> ir.Value:
     exact = kind == max(kind, given or DOUBLE, key=WIDTH)
     known = not isinstance(value, ir.Value)
     if given is None or not (exact or (known and kind == I32 and given == I64)):
-        raise UnsupportedError(f"{_word(value)} in place of a number of type {NUMBA[kind]}")
+        raise UnsupportedError(f"{_word(value)} in place of a number of type {TYPES[kind]}")
     if known:
         if kind not in (BOOL, DOUBLE) and value >> kind.width - 1 not in (0, -1):
             raise UnsupportedError(f"the integer {value}, which has more than {kind.width} bits")
@@ -106,7 +106,7 @@ def convert(builder: ir.IRBuilder, value: Any, kind: ir.Type) -> ir.Value:
 def _word(value: Any) -> str:
     """What an error calls a value."""
     kind = kind_of(value)
-    return str(value) if is_known(value) else "a tuple" if kind is None else f"a {NUMBA[kind]}"
+    return str(value) if is_known(value) else "a tuple" if kind is None else f"a {TYPES[kind]}"
 
 
 def truth(builder: ir.IRBuilder, value: Any) -> Any:

@@ -6,9 +6,8 @@ import math
 import numpy as np
 import pytest
 from compiled import address_of, entry
-from numba import types
 
-from implicit_conv.kernels.cpu.emit import memory
+from implicit_conv.kernels.cpu.emit import memory, types
 from implicit_conv.kernels.cpu.runtime.compiled import source
 from implicit_conv.kernels.cpu.runtime.compiled.part import declare
 from implicit_conv.kernels.cpu.translate.values import TranslationError

@@ -6,9 +6,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 from compiled import entry
-from numba import types
 
 from implicit_conv.cpu.machine.arch import cpu_arch
+from implicit_conv.kernels.cpu.emit import types
 from implicit_conv.kernels.cpu.tile.compiled.convert import make_move
 from implicit_conv.kernels.cpu.tile.storage import HARD_BFLOAT16, SIZES, SOFT_FLOAT16
 

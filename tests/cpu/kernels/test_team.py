@@ -9,9 +9,8 @@ import time
 import numpy as np
 import pytest
 from compiled import entry, python_function
-from numba import types
 
-from implicit_conv.kernels.cpu.emit import atomic
+from implicit_conv.kernels.cpu.emit import atomic, types
 from implicit_conv.kernels.cpu.runtime import active_threads, launch, queue_team
 from implicit_conv.kernels.cpu.runtime.call import BLOB, WORD
 from implicit_conv.kernels.cpu.runtime.compiled.entry import ENTRY, fields, next_item

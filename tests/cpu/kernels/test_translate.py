@@ -9,12 +9,16 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from compiled import entry, python_function
-from numba import types
 
-from implicit_conv.kernels.cpu.emit import memory
+from implicit_conv.kernels.cpu.emit import memory, types
+from implicit_conv.kernels.cpu.gemm.compiled.microkernel import make_microkernel
+from implicit_conv.kernels.cpu.gemm.layout import RegisterTile
 from implicit_conv.kernels.cpu.runtime.call import BLOB, X
+from implicit_conv.kernels.cpu.runtime.compiled import source
 from implicit_conv.kernels.cpu.runtime.compiled.entry import BLOB_POINTER, fields
 from implicit_conv.kernels.cpu.runtime.compiled.source import ARRAY
+from implicit_conv.kernels.cpu.runtime.machine import settings
+from implicit_conv.kernels.cpu.translate import module
 from implicit_conv.kernels.cpu.translate.values import TranslationError
 
 INT, FLOAT = types.int64, types.float64
@@ -413,3 +417,22 @@ def test_a_source_that_could_not_be_read_is_read_by_the_next_call(tmp_path):
         entry(INT(INT))(names["plus_two"])
     path.write_text(source)
     assert entry(INT(INT))(names["plus_two"]).ctypes(40) == 42
+
+
+def test_other_threads_may_run_while_texts_are_made(monkeypatch):
+    """The thread of `prepare_later` gives way: else it would keep the GIL for 20 ms."""
+    instructions, turns = 0, []
+    export = module.Module.export
+
+    def counted(made, *arguments):
+        nonlocal instructions
+        export(made, *arguments)
+        blocks = (block for function in made.ir.functions for block in function.blocks)
+        instructions = sum(len(block.instructions) for block in blocks)
+
+    monkeypatch.setattr(module.Module, "export", counted)
+    monkeypatch.setattr(module, "give_way", lambda: turns.append(1))
+    tile = RegisterTile(1, 14, 2, 16, 4, True)
+    source.assembly(make_microkernel(tile), "kernel", settings().triple)
+    assert instructions > 1000
+    assert len(turns) * module.TOGETHER >= instructions

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from implicit_conv.kernels.cpu.emit import atomic, memory
-from implicit_conv.kernels.cpu.emit.internals import from_dtype, ir, types
+from implicit_conv.kernels.cpu.emit.internals import ir, types
 from implicit_conv.kernels.cpu.emit.intrinsics import emitting, function_at
 from implicit_conv.kernels.cpu.emit.vector import I64, VOID
 from implicit_conv.kernels.cpu.runtime.active_threads import CPUS, RUNNING
@@ -30,8 +30,8 @@ from implicit_conv.kernels.cpu.runtime.compiled.subnormals import (
 )
 
 Blob: TypeAlias = Any  # a pointer to the record that `fields` reads
-RECORD = from_dtype(BLOB)
-BLOB_POINTER = types.CPointer(RECORD)
+RECORD = types.from_dtype(BLOB)
+BLOB_POINTER = types.pointer(RECORD)
 ENTRY = types.void(BLOB_POINTER, types.int64)
 BLOB_BYTES = BLOB.itemsize
 NO_ITEM = 1 << 62

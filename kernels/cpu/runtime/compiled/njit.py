@@ -14,13 +14,12 @@ from typing import Any
 
 import numba
 
-from implicit_conv.kernels.cpu.emit import internals
-from implicit_conv.kernels.cpu.emit.internals import types
+from implicit_conv.kernels.cpu.emit import numbas, types
 from implicit_conv.kernels.cpu.runtime.compiled.source import ARRAY, OBJECT, Source
 from implicit_conv.kernels.cpu.runtime.objects import address as address_of
 
 OPTIONS = {"error_model": "numpy", "boundscheck": False}  # as the translator: x // 0 is 0
-_compiled: dict[FunctionType, Any] = {}
+_compiled: dict[Any, Any] = {}  # for Numba, by what it stands for
 # What stands for an argument: objects that are laid out as arrays may be given in their place.
 _WORDS = {
     ARRAY: address_of,
@@ -31,16 +30,17 @@ _kept: list[Any] = []  # compiled entries, which live as long as the process
 
 def address(source: Source) -> int:
     """The address of a source that is called by address."""
-    signature, function = source.signature, _callable(source.function)
-    _kept.append(numba.cfunc(signature, **OPTIONS)(function))
+    signature = numbas.signature_of(source.signature)
+    _kept.append(numba.cfunc(signature, **OPTIONS)(_callable(source.function)))
     return int(_kept[-1].address)
 
 
 def python_function(source: Source) -> Callable[..., Any]:
     """A function for Python; arrays and objects stand for their addresses."""
-    kinds, result = internals.normalize_signature(source.signature)
+    result, kinds = source.signature
     words = [types.int64 if kind in _WORDS else kind for kind in kinds]
-    _kept.append(numba.cfunc(result(*words), **OPTIONS)(_callable(source.function)))
+    signature = numbas.signature_of(result(*words))
+    _kept.append(numba.cfunc(signature, **OPTIONS)(_callable(source.function)))
     called, readers = _kept[-1].ctypes, [_WORDS.get(kind, int) for kind in kinds]
 
     def call(*arguments: Any) -> Any:
@@ -54,9 +54,9 @@ def _callable(function: Any) -> Any:
     """A Python function that Numba can compile, of a kernel or an intrinsic."""
     if isinstance(function, FunctionType):
         return _copy(function)
-    code = internals.definition(function).__code__
-    listed = ", ".join(code.co_varnames[1 : code.co_argcount])
-    scope = {"body": function}
+    code = function.definition.__code__
+    listed = ", ".join(code.co_varnames[: code.co_argcount])
+    scope = {"body": _numbas(function, set())}
     exec(f"def entry({listed}): body({listed})", scope)
     return scope["entry"]
 
@@ -82,9 +82,9 @@ def _numbas(value: Any, names: set[str]) -> Any:
     """What Numba compiles in place of a value that a function has by name; `names` are all names
     of that function.
     """
-    if isinstance(value, FunctionType):
+    if type(value) in _CONVERTERS:
         if value not in _compiled:
-            _compiled[value] = numba.njit(**OPTIONS)(_copy(value))
+            _compiled[value] = _CONVERTERS[type(value)](value)
         return _compiled[value]
     if isinstance(value, ModuleType) and value.__name__.startswith("implicit_conv"):
         module = ModuleType(value.__name__)
@@ -92,3 +92,11 @@ def _numbas(value: Any, names: set[str]) -> Any:
             setattr(module, name, _numbas(getattr(value, name), names))
         return module
     return value
+
+
+_CONVERTERS: dict[type, Callable[[Any], Any]] = {
+    FunctionType: lambda function: numba.njit(**OPTIONS)(_copy(function)),
+    types.Intrinsic: numbas.of_intrinsic,
+    types.ExternalFunction: numbas.external,
+    types.Type: numbas.type_of,
+}

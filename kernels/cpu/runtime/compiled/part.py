@@ -66,9 +66,7 @@ def declare(slot: int, name: str, integers: str, floats: str = "", **defaults: f
     def define(_: Any, *kinds: Any) -> tuple[Any, Callable[..., Any]]:
         return _call(part, names, kinds)
 
-    called = defined(name, ["kernels", *names], define, (*defaults.values(), slot))
-    called.part = part
-    return called
+    return defined(name, ["kernels", *names], define, (*defaults.values(), slot), part)
 
 
 def body(part: Part, emit: Callable[[ir.IRBuilder, dict[str, ir.Value]], None]) -> Any:
@@ -85,7 +83,7 @@ def body(part: Part, emit: Callable[[ir.IRBuilder, dict[str, ir.Value]], None]) 
 
 
 def _call(part: Part, names: list[str], kinds: tuple[Any, ...]) -> tuple[Any, Callable[..., Any]]:
-    """What Numba asks of an intrinsic: the signature of a call, and what emits it.
+    """The definition of an intrinsic: the signature of a call, and what emits it.
 
     The parameters after `kernels` have these names, in the order of a call.
     """

@@ -37,7 +37,7 @@ class Caller(enum.Enum):
 class Source(NamedTuple):
     """What is compiled to one function.
 
-    Its signature is Numba's: numbers and pointers to records, and one number or void as the result.
+    Its signature has numbers and pointers to records, and one number or void as the result.
     """
 
     signature: Any
@@ -46,7 +46,7 @@ class Source(NamedTuple):
 
 
 def of_function(signature: Any, function: Any) -> Source:
-    """A function that is called by address, for a signature of Numba's."""
+    """A function that is called by address."""
     return Source(signature, function)
 
 
@@ -148,7 +148,7 @@ def assembly(source: Source, symbol: str, triple: str) -> str:
 
     CPython calls one for Python by its protocol METH_FASTCALL: its arguments are an array.
     """
-    arguments, result = internals.normalize_signature(source.signature)
+    result, arguments = source.signature
     module = Module(triple, translate)
 
     def emit(module: Module, builder: ir.IRBuilder, values: list[Any]) -> Any:
@@ -172,7 +172,7 @@ def assembly(source: Source, symbol: str, triple: str) -> str:
         return none
 
     if source.caller is Caller.CODE:
-        module.export(symbol, internals.signature(result, *arguments), emit)
+        module.export(symbol, source.signature, emit)
     else:
         module.export(symbol, CALL, emit_for_python)
-    return str(module.ir)
+    return module.text()
