@@ -109,17 +109,25 @@ class Operator(ABC):
         self.packed_bytes, self._panels = layout.packed_bytes, Panels(group=layout.group_bytes)
         self._new_table()
         self._kind: Any = None
+        self._ready: list[Any] = []  # that of one layout, without parts that are not loaded
         self._size(layout)
 
     def resized(self, layout: Layout) -> Self:
         """The operator of a layout that differs from this one in sizes alone."""
+        for ready in self._ready.copy():
+            if ready.layout is layout:
+                return ready
         other = object.__new__(type(self))
         vars(other).update(vars(self))
         other._size(layout)
         return other
 
     def missing_parts(self, layout: Layout) -> int:
-        """The number of parts of `resized` that are not loaded."""
+        """The number of parts of `resized` that are not loaded; if there are none, the operator is
+        kept for those who ask next.
+        """
+        if any([ready.layout is layout for ready in self._ready.copy()]):
+            return 0
         parts: dict[int, Code] = {}
         other = object.__new__(type(self))
         vars(other).update(vars(self), _filled=self._filled.copy(), _fill=parts.update)
@@ -129,6 +137,9 @@ class Operator(ABC):
         missing = sum([other.table[slot] == 0 for slot in parts])
         if not missing and other.table is self.table:
             self._filled.update(other._filled)
+            del vars(other)["_fill"]
+            other._filled = self._filled
+            self._ready[:] = [other] * (not packer_missing)
         return packer_missing + missing
 
     def _new_table(self) -> None:
@@ -136,6 +147,7 @@ class Operator(ABC):
         self._filled: set[Any] = set()  # what was asked for, of which the table has all parts
         self._finishes: dict[Any, Stores] = {}  # what `_finish` returned for what it was asked
         self._packings: dict[Any, Launch] = {}  # launches that pack filters, by strides and threads
+        self._filters: dict[Any, dict[str, Any]] = {}  # what `_filter_fields` returned, by strides
         self._fixed = {
             "kernels": self.table.ctypes.data,
             "panels": self._panels,
@@ -255,9 +267,12 @@ class Operator(ABC):
         kind = int(activation[0])
         clamps = self._clamps(kind, residual is not None or scaled)
         narrow = self.form.y != self.form.sums
-        filters = {}
+        filters: dict[str, Any] = {}
         if w is not None:
-            filters = self._filter_fields(w)
+            key = w.shape, w.strides
+            if key not in self._filters:
+                self._filters[key] = self._filter_fields(w)
+            filters = self._filters[key]
         if self.transposes and x.strides[-1] != x.itemsize:
             self._require(table.TRANSPOSE_IN, min(2, self.g.step_w))
         finish = self._finish((y_q, y_k), added[3:] if residual is not None else None, kind, scaled)
