@@ -219,7 +219,7 @@ def ranked(
         tiling = Tiling(g, chunk)
         return Candidate(method, algorithm, problem, view, arch, threads, cycles, packing, tiling)
 
-    if request.limit == math.inf:
+    if request.max_workspace is None:
         return list(map(candidate, heapq.nsmallest(request.tilings, costs)))
     found = [candidate(cost) for cost in sorted(costs)]
     fitting = [c for c in found if c.call_bytes() <= request.limit]
