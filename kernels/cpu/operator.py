@@ -54,6 +54,7 @@ from implicit_conv.kernels.sources import TRANSLATOR
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+NO_OUTPUT = Output()
 PACKED_BYTES_PER_THREAD = 256 << 10  # bytes to pack that pay for another thread: about 10 us
 
 
@@ -148,6 +149,8 @@ class Operator(ABC):
         self._finishes: dict[Any, Stores] = {}  # what `_finish` returned for what it was asked
         self._packings: dict[Any, Launch] = {}  # launches that pack filters, by strides and threads
         self._filters: dict[Any, dict[str, Any]] = {}  # what `_filter_fields` returned, by strides
+        # The address of `_entry`, and the initial sums; by whether there is a bias.
+        self._entries: dict[bool, tuple[int, Bias]] = {}
         self._fixed = {
             "kernels": self.table.ctypes.data,
             "panels": self._panels,
@@ -261,7 +264,7 @@ class Operator(ABC):
         """
         x, w, y, residual = operands
         y_q, y_k = y.strides[3:]
-        added = residual.strides if residual is not None else (0,) * 5
+        added = None if residual is None else residual.strides
         activation, biased, scaled = epilogue
         bounds, address = _bounds(activation)
         kind = int(activation[0])
@@ -275,10 +278,13 @@ class Operator(ABC):
             filters = self._filters[key]
         if self.transposes and x.strides[-1] != x.itemsize:
             self._require(table.TRANSPOSE_IN, min(2, self.g.step_w))
-        finish = self._finish((y_q, y_k), added[3:] if residual is not None else None, kind, scaled)
+        finish = self._finish((y_q, y_k), added and added[3:], kind, scaled)
+        if biased not in self._entries:
+            self._entries[biased] = self._address(self._entry()), self._bias(biased)
+        entry, bias = self._entries[biased]
         scratch = self.layout.scratch(w is not None)
         return Launch(
-            self._address(self._entry()),
+            entry,
             self.g,
             scratch,
             threads,
@@ -287,8 +293,8 @@ class Operator(ABC):
                 **filters,
                 x=self._input(x),
                 y=Output(0, *y.strides),
-                residual=Output(0, *added),
-                bias=self._bias(biased),
+                residual=NO_OUTPUT if added is None else Output(0, *added),
+                bias=bias,
                 scratch=Scratch(unloaded=scratch.buffer if self.layout.reads_unloaded else 0),
                 stores=finish._replace(
                     staged=y_k != SIZES[self.form.y] or not clamps or (narrow and not self.rounds),

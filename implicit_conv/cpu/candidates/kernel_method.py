@@ -124,8 +124,9 @@ class KernelMethod(Method):
                 read = Operands(x, None if packs else w, y, residual)
                 launch = compiled.prepare(read, epilogue, c.threads, record)
                 main = launched(launch, room, *given, sums, scaled=epilogue.scaled)
-            # Others have the same strides.
-            found.append(Launched(main.launch, main.scratch, *given, sums, epilogue.scaled))
+                found.append(main)
+            else:  # the same strides
+                found.append(Launched(main.launch, main.scratch, *given, sums, epilogue.scaled))
         return found
 
     def loads(self, c: Candidate) -> list[Load]:
