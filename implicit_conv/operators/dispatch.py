@@ -301,7 +301,8 @@ def _run_first(
 
         found = _mixed().convolve(convolved, x, added, own[-1])
         return as_library_of(given[0], found) if out is None else found
-    kind, shape, engine, comes_again = None, None, cast(Any, None), True
+    kind, shape, comes_again = None, None, True
+    engine: Any = None
     if key is not None and isinstance(x, np.ndarray) and not depends_on_size(*window[1::-1]):
         shape, fixed = operator.divided(own)
         filters: Any = (w.shape, w.strides)

@@ -190,9 +190,13 @@ def exact_key(values: tuple[Any, ...]) -> bytes | None:
 
 def is_exact(values: Any) -> bool:
     """Whether `values` are nested lists and tuples of plain ints and strings."""
-    if type(values) not in (list, tuple):
-        return type(values) in (int, str)
-    return all(map(is_exact, [each for each in values if type(each) not in (int, str)]))
+    found = [values]
+    for each in found:  # which grows by the entries of each list and tuple
+        if type(each) in (list, tuple):
+            found += each
+        elif type(each) not in (int, str):
+            return False
+    return True
 
 
 def hashable(name: str, value: object) -> Any:

@@ -151,7 +151,9 @@ class Problem:
         if extents["C"] != self.C or {*map(type, x_shape)} != {int} or min(x_shape) < 0:
             return None
         size = tuple(map(extents.__getitem__, SPACE[len(self.size)]))
-        return self.changed(N=extents.get("N", 1), size=size)
+        found = self.changed(N=extents.get("N", 1), size=size)
+        vars(found)["input_shape"] = tuple(x_shape)
+        return found
 
     def changed(self, **fields: Any) -> Problem:
         """The problem with other values of some fields; `dataclasses.replace` takes five times as
@@ -292,13 +294,12 @@ class Problem:
     @cached_property
     def output(self) -> Axes:
         """(Z, P, Q); an axis has (size + pads - (taps - 1) * dilation - 1) // stride + 1 pixels."""
-        each = self.size, self.kernel, self.stride, self.dilation, self.pad_lo, self.pad_hi
-        return tuple(
-            [
-                (size + lo + hi - (taps - 1) * dilation - 1) // stride + 1
-                for size, taps, stride, dilation, lo, hi in zip(*each, strict=True)
-            ]
-        )
+        each, found = (self.size, self.kernel, self.stride, self.dilation), list[int]()
+        for size, taps, stride, dilation, lo, hi in zip(
+            *each, self.pad_lo, self.pad_hi, strict=True
+        ):
+            found.append((size + lo + hi - (taps - 1) * dilation - 1) // stride + 1)
+        return tuple(found)
 
     @cached_property
     def array_layout(self) -> str:

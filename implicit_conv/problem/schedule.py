@@ -221,7 +221,7 @@ def geometry(
 
     The problem has two or three spatial axes.
     """
-    missing = 3 - problem.rank  # of two axes, that of depth
+    missing = 3 - len(problem.size)  # of two axes, that of depth
     one, zero = (1,) * missing, (0,) * missing
     d, h, w = *one, *problem.size
     t, r, s = *one, *problem.kernel

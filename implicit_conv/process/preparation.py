@@ -128,16 +128,16 @@ def prepare(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     in that thread: others wait for it.
     """
     call = functools.partial(function, *args, **kwargs)
-    if isinstance(_task(), _Later):
+    before = getattr(_here, "task", None)
+    if isinstance(before, _Later):
         return call()
     if _preparing._is_owned():
-        with _marked(None if _task() is SELF else _task()):
+        with _marked(None if before is SELF else before):
             return call()
     if imported(LLVM):  # else the first thing to do is to import it
         is_main = threading.get_ident() == threading.main_thread().ident
-        line = contextlib.nullcontext() if is_main else _next
-        with line, _preparing:
-            before, _here.task = _task(), SELF
+        with _preparing if is_main else _next, _preparing:
+            _here.task = SELF
             try:
                 return call()
             except CompilationError:

@@ -54,6 +54,7 @@ from implicit_conv.kernels.sources import TRANSLATOR
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+NO_OUTPUT = Output()
 PACKED_BYTES_PER_THREAD = 256 << 10  # bytes to pack that pay for another thread: about 10 us
 
 
@@ -109,17 +110,25 @@ class Operator(ABC):
         self.packed_bytes, self._panels = layout.packed_bytes, Panels(group=layout.group_bytes)
         self._new_table()
         self._kind: Any = None
+        self._ready: list[Any] = []  # that of one layout, without parts that are not loaded
         self._size(layout)
 
     def resized(self, layout: Layout) -> Self:
         """The operator of a layout that differs from this one in sizes alone."""
+        for ready in self._ready.copy():
+            if ready.layout is layout:
+                return ready
         other = object.__new__(type(self))
         vars(other).update(vars(self))
         other._size(layout)
         return other
 
     def missing_parts(self, layout: Layout) -> int:
-        """The number of parts of `resized` that are not loaded."""
+        """The number of parts of `resized` that are not loaded; if there are none, the operator is
+        kept for those who ask next.
+        """
+        if any([ready.layout is layout for ready in self._ready.copy()]):
+            return 0
         parts: dict[int, Code] = {}
         other = object.__new__(type(self))
         vars(other).update(vars(self), _filled=self._filled.copy(), _fill=parts.update)
@@ -129,6 +138,9 @@ class Operator(ABC):
         missing = sum([other.table[slot] == 0 for slot in parts])
         if not missing and other.table is self.table:
             self._filled.update(other._filled)
+            del vars(other)["_fill"]
+            other._filled = self._filled
+            self._ready[:] = [other] * (not packer_missing)
         return packer_missing + missing
 
     def _new_table(self) -> None:
@@ -136,6 +148,9 @@ class Operator(ABC):
         self._filled: set[Any] = set()  # what was asked for, of which the table has all parts
         self._finishes: dict[Any, Stores] = {}  # what `_finish` returned for what it was asked
         self._packings: dict[Any, Launch] = {}  # launches that pack filters, by strides and threads
+        self._filters: dict[Any, dict[str, Any]] = {}  # what `_filter_fields` returned, by strides
+        # The address of `_entry`, and the initial sums; by whether there is a bias.
+        self._entries: dict[bool, tuple[int, Bias]] = {}
         self._fixed = {
             "kernels": self.table.ctypes.data,
             "panels": self._panels,
@@ -249,21 +264,27 @@ class Operator(ABC):
         """
         x, w, y, residual = operands
         y_q, y_k = y.strides[3:]
-        added = residual.strides if residual is not None else (0,) * 5
+        added = None if residual is None else residual.strides
         activation, biased, scaled = epilogue
         bounds, address = _bounds(activation)
         kind = int(activation[0])
         clamps = self._clamps(kind, residual is not None or scaled)
         narrow = self.form.y != self.form.sums
-        filters = {}
+        filters: dict[str, Any] = {}
         if w is not None:
-            filters = self._filter_fields(w)
+            key = w.shape, w.strides
+            if key not in self._filters:
+                self._filters[key] = self._filter_fields(w)
+            filters = self._filters[key]
         if self.transposes and x.strides[-1] != x.itemsize:
             self._require(table.TRANSPOSE_IN, min(2, self.g.step_w))
-        finish = self._finish((y_q, y_k), added[3:] if residual is not None else None, kind, scaled)
+        finish = self._finish((y_q, y_k), added and added[3:], kind, scaled)
+        if biased not in self._entries:
+            self._entries[biased] = self._address(self._entry()), self._bias(biased)
+        entry, bias = self._entries[biased]
         scratch = self.layout.scratch(w is not None)
         return Launch(
-            self._address(self._entry()),
+            entry,
             self.g,
             scratch,
             threads,
@@ -272,8 +293,8 @@ class Operator(ABC):
                 **filters,
                 x=self._input(x),
                 y=Output(0, *y.strides),
-                residual=Output(0, *added),
-                bias=self._bias(biased),
+                residual=NO_OUTPUT if added is None else Output(0, *added),
+                bias=bias,
                 scratch=Scratch(unloaded=scratch.buffer if self.layout.reads_unloaded else 0),
                 stores=finish._replace(
                     staged=y_k != SIZES[self.form.y] or not clamps or (narrow and not self.rounds),

@@ -112,12 +112,12 @@ class Candidate:
         """The estimate in seconds, on `threads` threads at the CPU's nominal clock."""
         return self.cycles / self.threads / self.arch.hertz
 
-    @property
+    @cached_property
     def itemsize(self) -> int:
         """Bytes of an element of buffers, panels and sums."""
         return ITEMSIZES[self.problem.sum_dtype]
 
-    @property
+    @cached_property
     def lanes(self) -> int:
         """Elements of a vector of sums."""
         return self.arch.lanes(self.itemsize)
@@ -152,16 +152,17 @@ class Candidate:
         same; a view, whose geometry it is, may hide taps and strides of its problem.
         """
         problem = self.problem
-        fixed = problem.dtypes, problem.C, problem.K, problem.groups, problem.layout
+        dtypes = problem.dtype, problem.w_dtype, problem.sum_dtype
+        fixed = problem.C, problem.K, problem.groups, problem.layout
         window = problem.kernel, problem.stride, problem.dilation
-        return self.method, FIXED(self.geometry), fixed, window, self.arch
+        return self.method, FIXED(self.geometry), dtypes, fixed, window, self.arch
 
     def share(self, near: Candidate) -> None:
-        """Share the kind of the candidate of a near size, and the order of packed filters, if they
-        have the same.
-        """
+        """Share what the kind of the candidate of a near size decides, if they are of one kind."""
         if self.kind == near.kind:
-            vars(self).update(kind=near.kind, packed=near.packed)
+            vars(self).update(
+                kind=near.kind, packed=near.packed, itemsize=near.itemsize, lanes=near.lanes
+            )
 
     @property
     def workspace_bytes(self) -> int:

@@ -124,8 +124,9 @@ class KernelMethod(Method):
                 read = Operands(x, None if packs else w, y, residual)
                 launch = compiled.prepare(read, epilogue, c.threads, record)
                 main = launched(launch, room, *given, sums, scaled=epilogue.scaled)
-            # Others have the same strides.
-            found.append(Launched(main.launch, main.scratch, *given, sums, epilogue.scaled))
+                found.append(main)
+            else:  # the same strides
+                found.append(Launched(main.launch, main.scratch, *given, sums, epilogue.scaled))
         return found
 
     def loads(self, c: Candidate) -> list[Load]:
@@ -219,7 +220,7 @@ def ranked(
         tiling = Tiling(g, chunk)
         return Candidate(method, algorithm, problem, view, arch, threads, cycles, packing, tiling)
 
-    if request.limit == math.inf:
+    if request.max_workspace is None:
         return list(map(candidate, heapq.nsmallest(request.tilings, costs)))
     found = [candidate(cost) for cost in sorted(costs)]
     fitting = [c for c in found if c.call_bytes() <= request.limit]

@@ -135,4 +135,4 @@ def flattened(problem: Problem) -> Problem:
 
 def ungrouped(problem: Problem) -> Problem:
     """`problem` with the channels and filters of all groups in a single group."""
-    return replace(problem, groups=1)
+    return problem.changed(groups=1)

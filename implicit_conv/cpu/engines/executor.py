@@ -159,7 +159,7 @@ class Executor(ABC):
         PlanError
             No method takes them.
         """
-        problem, room = self.problem, Room()
+        problem, room, y_shape = self.problem, Room(), self.y_shape
         x_dtype, y_dtype = numpy_dtype(problem.dtype), numpy_dtype(self.y_dtype)
         w = residual = None
         if binding.w is not None:
@@ -167,11 +167,11 @@ class Executor(ABC):
             w = placed(W, self.w_shape, dtype, binding.w)
         if binding.residual is not None:
             dtype = numpy_dtype(self.residual_dtype)
-            residual = placed(RESIDUAL, self.y_shape, dtype, binding.residual)
+            residual = placed(RESIDUAL, y_shape, dtype, binding.residual)
         arrays = Arrays(
             placed(X, self.x_shape, x_dtype, binding.x),
             w,
-            placed(Y, self.y_shape, y_dtype, binding.y),
+            placed(Y, y_shape, y_dtype, binding.y),
             residual,
             begin_of(W),
         )
@@ -182,7 +182,7 @@ class Executor(ABC):
         vectors = self.vectors_of_steps()
         if bias is not None and vectors is not None:
             bias, _ = vectors(bias, None)
-        return Call(summed, self.y_shape, y_dtype, Program(steps, room, bias), vectors)
+        return Call(summed, y_shape, y_dtype, Program(steps, room, bias), vectors)
 
     @cached_property
     def calls(self) -> dict[object, Any]:

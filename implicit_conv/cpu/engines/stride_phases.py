@@ -102,14 +102,15 @@ class Phases(Composite):
         before, phases = phases_of(c.problem), phases_of(problem)
         if len(c.parts) > len(before) or [p.taps for p in phases] != [p.taps for p in before]:
             return None
-        known: dict[Problem, Choice] = {}
+        known, found = dict[Problem, Choice | None](), list[Choice]()
         for phase, part in zip(phases, c.parts, strict=True):
-            if phase.problem not in known:
-                choice = derived(part, phase.problem)
-                if choice is None:
-                    return None
-                known[phase.problem] = choice
-        return self._of(problem, c.arch, [known[phase.problem] for phase in phases])
+            choice = known.get(phase.problem)
+            if choice is None:
+                choice = known[phase.problem] = derived(part, phase.problem)
+            if choice is None:
+                return None
+            found.append(choice)
+        return self._of(problem, c.arch, found)
 
     def packing_parts(self, c: Candidate) -> Sequence[Choice]:
         """Those of phases: no tap reaches the pixels of another one."""

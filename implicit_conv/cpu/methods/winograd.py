@@ -112,7 +112,7 @@ class Winograd(KernelMethod):
         for m, stride in cls.variants:
             method = cls(m, stride, request.flushes)
             others = request.near is not None and request.near.method != method
-            if others or not request.admits(method.algorithm):
+            if others or not request.admits(algorithm := method.algorithm):
                 continue
             reason = method.refusal(problem)
             view = problem if reason else method.view(problem)
@@ -120,9 +120,9 @@ class Winograd(KernelMethod):
             if not reason and not costs:
                 reason = f"it needs more than {SCRATCH_BYTES >> 20} MiB of scratch memory a thread"
             if reason:
-                yield Refusal(method.algorithm, reason)
+                yield Refusal(algorithm, reason)
                 continue
-            yield from ranked(method, method.algorithm, problem, view, arch, costs, request)
+            yield from ranked(method, algorithm, problem, view, arch, costs, request)
 
     def refusal(self, problem: Problem) -> str:
         """Why it cannot compute `problem`, or an empty string."""

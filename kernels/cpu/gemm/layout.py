@@ -131,11 +131,11 @@ def register_tiles(g: Geometry, in_place: bool, heads: bool = False) -> list[tup
     """All (groups, inner) shapes of the register tiles of `g`, whose x may be read in place, and
     whose panels may have heads.
     """
+    found = [schedule.by_role(g, *extents)[1:] for extents in tile_extents(g)]
+    widths = {inner: {width for width, _ in parts(g, inner, in_place)} for _, inner in found}
     shapes: set[tuple[int, int]] = set()
-    for n, p, q in tile_extents(g):
-        _, group, inner = schedule.by_role(g, n, p, q)
-        for width, _ in parts(g, inner, in_place):
-            shapes |= _stacked(g, group, width, in_place, heads)
+    for group, width in {(group, width) for group, inner in found for width in widths[inner]}:
+        shapes |= _stacked(g, group, width, in_place, heads)
     return sorted(shapes)
 
 

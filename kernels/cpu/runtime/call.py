@@ -11,7 +11,7 @@ at a fixed offset. Whoever prepares a launch gives the families that its method 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -245,15 +245,13 @@ BLOB = np.dtype([("item", np.int64), ("call", record_of(Call())), ("geometry", _
 # The first fields of a Call are families, as are its last ones; those between are numbers.
 _FAMILIES = [isinstance(default, tuple) for default in Call()]
 FIRST, LAST = _FAMILIES.index(False), -_FAMILIES[::-1].index(False)
+SCRATCH_FAMILY, COUNTS_FIELD = map(Call._fields.index, ("scratch", "thread_counts"))
 _WORDS = struct.Struct(f"={len(WORDS) + len(Geometry._fields)}q")
 
 
-def _numbers(call: Call) -> Iterator[int]:
-    """All numbers of a call, family by family."""
-    families: Any = call
-    return chain(*families[:FIRST], families[FIRST:LAST], *families[LAST:])
-
-
-def blob_of(call: Call, geometry: Geometry) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The params blob of one launch, with one int64 word for each number."""
-    return np.frombuffer(bytearray(_WORDS.pack(0, *_numbers(call), *geometry)), np.int64)
+def blob_of(call: Sequence[Any], geometry: Geometry) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The params blob of one launch, with one int64 word for each number. The families of a call
+    may be any tuples of their numbers.
+    """
+    numbers = chain(*call[:FIRST], call[FIRST:LAST], *call[LAST:])
+    return np.frombuffer(bytearray(_WORDS.pack(0, *numbers, *geometry)), np.int64)

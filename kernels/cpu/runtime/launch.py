@@ -18,11 +18,12 @@ from implicit_conv.kernels.cpu.runtime.active_threads import Threads
 from implicit_conv.kernels.cpu.runtime.call import (
     BIAS,
     BLOB,
+    COUNTS_FIELD,
     RESIDUAL,
     SCALE,
+    SCRATCH_FAMILY,
     SHIFT,
     Call,
-    Scratch,
     blob_of,
 )
 from implicit_conv.kernels.cpu.runtime.code import python_code
@@ -139,9 +140,10 @@ class Launch:
         _, *starts, total = layout.starts()
         self._scratch = total * threads
         self.bytes = self._scratch + BLOB.itemsize
-        scratch = Scratch(self._scratch, total, call.scratch.unloaded, *starts)
-        call = call._replace(scratch=scratch, thread_counts=active_threads.ADDRESS)
-        self._blob = blob_of(call, g)
+        families = list[Any](call)
+        families[SCRATCH_FAMILY] = self._scratch, total, call.scratch.unloaded, *starts
+        families[COUNTS_FIELD] = active_threads.ADDRESS
+        self._blob = blob_of(families, g)
         self._address = int(self._blob.ctypes.data)
         self._keep = keep
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -71,22 +72,17 @@ NOWHERE = ELEMENT.ctypes.data  # where arrays without elements begin: numpy 2.3 
 
 def array_at(address: int, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...]) -> Array:
     """An array at an address, of which it owns nothing; `strides` are in bytes."""
-    array = np.asarray(_At(address, shape, dtype, strides))
+    kind = f"<u{dtype.itemsize}" if dtype.kind == "V" else dtype.str  # bfloat16
+    data = address or NOWHERE, False
+    interface = {
+        "version": 3,
+        "typestr": kind,
+        "shape": shape,
+        "strides": strides,
+        "data": data,
+    }
+    array = np.asarray(SimpleNamespace(__array_interface__=interface))
     return array if array.dtype == dtype else array.view(dtype)
-
-
-class _At:
-    """An array at an address, as numpy imports it."""
-
-    def __init__(self, address: int, shape: Any, dtype: Any, strides: Any) -> None:
-        kind = f"<u{dtype.itemsize}" if dtype.kind == "V" else dtype.str  # bfloat16
-        self.__array_interface__ = {
-            "version": 3,
-            "typestr": kind,
-            "shape": shape,
-            "strides": strides,
-            "data": (address or NOWHERE, False),
-        }
 
 
 def placed(place: int, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...]) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from implicit_conv.kernels import schedule
@@ -38,29 +39,39 @@ class WinogradLayout(Layout):
 
     def scratch(self, packs: bool) -> ScratchLayout:
         """Row buffers, transformed input, its products, and a transformed panel."""
-        g, m, itemsize, lanes = self.g, self.m, self.itemsize, self.lanes
-        in_plane = g.tile_p * g.tile_q // schedule.box_outputs(g, m)
-        boxes, outputs = schedule.buffered_planes(g, g.tile_n) * in_plane, g.tile_n * in_plane
-        xis = schedule.box_products(g, m)
-        channels = schedule.ceil_div(g.C, lanes) * lanes
-        panel = g.T * g.C * g.tile_k * itemsize
+        g, itemsize, lanes = self.g, self.itemsize, self.lanes
+        scratch = tile_scratch(g, self.m, itemsize, lanes, self.chain)
+        if not packs:
+            return scratch
         few = schedule.taps(g) * min(g.C, lanes) * g.tile_k * itemsize
-        return ScratchLayout(
-            buffer=buffer_bytes(g, itemsize) + lanes * itemsize,  # the last vector may run over it
-            staging=g.tile_n * g.tile_p * g.tile_q * g.tile_k * itemsize,
-            runs=RUN_BYTES * g.T * schedule.chain_parts(g.C, self.chain),
-            packing=packing_bytes(g, lanes, itemsize) if packs else 0,
-            panel=few if packs else 0,
-            boxes=xis * (boxes * channels * itemsize + LINE),
-            products=xis * (outputs * g.tile_k * itemsize + LINE),
-            transformed=xis * (panel + LINE) if packs else 0,
-        )
+        panel = g.T * g.C * g.tile_k * itemsize + LINE
+        transformed = schedule.box_products(g, self.m) * panel
+        packing = packing_bytes(g, lanes, itemsize)
+        return scratch._replace(packing=packing, panel=few, transformed=transformed)
 
     @property
     def packing_scratch(self) -> ScratchLayout:
         """The table of taps, and a few channels of a panel that are not transformed yet."""
         scratch = self.scratch(packs=True)
         return ScratchLayout(packing=scratch.packing, panel=scratch.panel)
+
+
+@functools.lru_cache(64)
+def tile_scratch(g: Geometry, m: int, itemsize: int, lanes: int, chain: int) -> ScratchLayout:
+    """Scratch memory of a thread that reads packed filters. The planner asks first: whether it is
+    small enough.
+    """
+    in_plane = g.tile_p * g.tile_q // schedule.box_outputs(g, m)
+    boxes, outputs = schedule.buffered_planes(g, g.tile_n) * in_plane, g.tile_n * in_plane
+    xis = schedule.box_products(g, m)
+    channels = schedule.ceil_div(g.C, lanes) * lanes
+    return ScratchLayout(
+        buffer=buffer_bytes(g, itemsize) + lanes * itemsize,  # the last vector may run over it
+        staging=g.tile_n * g.tile_p * g.tile_q * g.tile_k * itemsize,
+        runs=RUN_BYTES * g.T * schedule.chain_parts(g.C, chain),
+        boxes=xis * (boxes * channels * itemsize + LINE),
+        products=xis * (outputs * g.tile_k * itemsize + LINE),
+    )
 
 
 def box_tiles(g: Geometry, m: int) -> list[tuple[int, int]]:

@@ -15,6 +15,7 @@ class Winograd(Gemm):
     """The geometry is rounded up to whole tiles; `layout.end` is the true (P, Q)."""
 
     rounds = False
+    _has_heads = False
 
     def __init__(self, layout: WinogradLayout, lanes: int, build: Build) -> None:
         self.winograd = layout.m

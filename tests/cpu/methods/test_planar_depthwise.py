@@ -1,5 +1,6 @@
 """Depthwise convolution over planes: what its results alone do not show."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ from implicit_conv.cpu.engines.executed_loads import executed_loads
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.methods.planar_depthwise import PlanarDepthwise
 from implicit_conv.cpu.methods.shifted_rows import ShiftedRows
+from implicit_conv.kernels.cpu.planar_depthwise.operator import plane_filter
 from implicit_conv.testing import Case, plan_of
 
 ARCH = CpuArch(512, True, 48 << 10, 1 << 20, 1, 14)
@@ -35,6 +37,21 @@ def test_executed_loads_are_the_planned_ones(changes, force_method):
     plan = plan_of(case)
     assert isinstance(plan.engine.best.method, PlanarDepthwise)
     assert executed_loads(plan.engine, *case.arrange(*case.inputs(0))) == sorted(plan.trace())
+
+
+@pytest.mark.parametrize("kernel", [(3, 3), (7, 7), (20, 3), (1, 9)])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("dilation", [1, 3, 9])
+def test_filters_differ_between_sizes_in_their_phases_alone(kernel, stride, dilation):
+    found = {}
+    for size in itertools.product((24, 33, 70, 200), repeat=2):
+        steps = {"stride": (stride,) * 2, "dilation": (dilation,) * 2}
+        pads = tuple((taps * dilation, taps * dilation) for taps in kernel)
+        problem = spatial(replace(CASE, size=size, kernel=kernel, padding=pads, **steps).problem)
+        for c in PlanarDepthwise.candidates(problem, ARCH, Request()):
+            g = c.geometry
+            found.setdefault((g.phases_h, g.phases_w), set()).add(plane_filter(g))
+    assert found and all(len(filters) == 1 for filters in found.values())
 
 
 def test_a_nan_stays_in_its_plane(force_method):
