@@ -53,6 +53,7 @@ from implicit_conv.kernels.cpu.runtime.program import (
 )
 
 WORD = 8  # bytes
+COPY_BYTES = WORD * MOST_COPY_AXES  # of the places of a row along each axis
 
 _malloc = types.ExternalFunction("malloc", types.int64(types.int64))
 _free = types.ExternalFunction("free", types.int64(types.int64))  # whose result is void
@@ -130,8 +131,8 @@ def copy_elements(table: int, origin: int, to: int) -> None:
     for _ in range(axes - 1):
         axis -= WORD * AXIS
         rows *= memory.read(axis)
-    places = memory.stack(WORD * MOST_COPY_AXES)  # of a row, along each axis from the inner ones on
-    memory.zero(places, WORD * MOST_COPY_AXES)
+    places = memory.stack(COPY_BYTES)  # of a row, along each axis from the inner ones on
+    memory.zero(places, COPY_BYTES)
     for _ in range(rows):
         copy_row(to, origin, count, step, origin_step, run)
         axis, place, carries = inner, places, 1

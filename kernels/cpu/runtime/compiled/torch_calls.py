@@ -20,6 +20,7 @@ from implicit_conv.kernels.cpu.runtime.objects import FIELDS, LIST_FIELDS, LOW_H
 ARGUMENT_COUNT = 10  # of aten::convolution, with the set of keys
 X, W, BIAS, STRIDE, PADDING, DILATION, TRANSPOSED, ADDED, GROUPS = range(1, 10)
 TYPE = FIELDS.kind  # of any object
+KEY_BYTES = words.MOST_KEY_BYTES
 
 _call = types.ExternalFunction("PyObject_Call", INT(INT, INT, INT))
 _call_without = types.ExternalFunction("PyObject_CallNoArgs", INT(INT))
@@ -214,7 +215,7 @@ def run_entry(state: int, entry: int, objects: int) -> int:
 
 def convolution(owner: int, objects: int, count: int) -> int:
     """The result of a call, a new reference; 0 after an error."""
-    state, key = memory.read(owner + FIELDS.data), memory.stack(words.MOST_KEY_BYTES)
+    state, key = memory.read(owner + FIELDS.data), memory.stack(KEY_BYTES)
     if count >= ARGUMENT_COUNT and write_state(state, key):
         end = describe(state, objects, key + WORD * words.STATE_WORDS)
         if end > 0:
@@ -233,7 +234,7 @@ def convolution(owner: int, objects: int, count: int) -> int:
 
 def description(owner: int, objects: int, count: int) -> int:
     """The words of a call as bytes, of which there are none if it cannot be described."""
-    state, begin = memory.read(owner + FIELDS.data), memory.stack(words.MOST_KEY_BYTES)
+    state, begin = memory.read(owner + FIELDS.data), memory.stack(KEY_BYTES)
     end = begin
     if count >= ARGUMENT_COUNT:
         end = describe(state, objects, begin)

@@ -19,6 +19,7 @@ from implicit_conv.kernels.cpu.runtime.compiled.program import run_in_block
 from implicit_conv.kernels.cpu.runtime.compiled.source import of_function
 from implicit_conv.kernels.cpu.runtime.objects import LOW_HALF, WORD
 
+KEY_BYTES = words.MOST_KEY_BYTES
 # Offsets in C structures: of a call frame, of each list in it, of a buffer and of an extension.
 EXTENSION, API, STAGE, ARGS, RETS, ATTRS = 8, 16, 32, 40, 80, 120
 SIZE, ITEMS, ATTR_ITEMS = 16, 32, 40
@@ -71,7 +72,7 @@ def run_frame(frame: int, state: int) -> int:
     """Run the program that a frame asks for, if its buffers are what that is for."""
     args, rets, attrs = frame + ARGS, frame + RETS, frame + ATTRS
     entry, x, w, y, end = 0, 0, 0, 0, 0
-    key = memory.stack(words.MOST_KEY_BYTES)
+    key = memory.stack(KEY_BYTES)
     lists = memory.read(args + SIZE) == 2 and memory.read(rets + SIZE) == 1
     if lists and memory.read(attrs + SIZE) == 1:
         scalar, items = memory.read(memory.read(attrs + ATTR_ITEMS)), memory.read(args + ITEMS)
