@@ -171,7 +171,7 @@ def microkernel_at(slot: int, compiled: Operator) -> Microkernel | None:
                 flops * ceil_div(call["pixels"], pixels) * ceil_div(call["elements"], lanes)
             ),
         )
-    if table.PLANES <= slot < table.PLANAR_GEMM or slot >= table.SHIFTED_ROWS:
+    if table.PLANES <= slot < table.PLANAR_GEMM or table.SHIFTED_ROWS <= slot < table.LOAD_NOTHING:
         return _planes_kernel(slot, g, lanes)
     if table.DEPTHWISE <= slot < table.PLANES:
         by_row, pixels = divmod(slot - table.DEPTHWISE, table.HEIGHTS)

@@ -99,6 +99,7 @@ class Operator(ABC):
     winograd: int = 0  # outputs of a Winograd tile along an axis; 0 for other families
     rounds: ClassVar[bool] = False  # whether microkernels round sums to the dtype of y
     transposes: ClassVar[bool] = True  # whether loads and packing may have to transpose
+    loads_tiles: ClassVar[bool] = True  # whether the part `load_tile` is called
     stages_planes: bool = False  # whether a staging tile holds the pixels of one filter
 
     def __init__(self, layout: Layout, lanes: int, build: Build) -> None:
@@ -278,7 +279,10 @@ class Operator(ABC):
             filters = self._filters[key]
         if self.transposes and x.strides[-1] != x.itemsize:
             self._require(table.TRANSPOSE_IN, min(2, self.g.step_w))
-        finish = self._finish((y_q, y_k), added and added[3:], kind, scaled)
+        finish = Stores()
+        if not (clamps and not narrow and self._is_direct(y)):
+            steps = added[3:] if residual is not None else None
+            finish = self._finish((y_q, y_k), steps, kind, scaled)
         if biased not in self._entries:
             self._entries[biased] = self._address(self._entry()), self._bias(biased)
         entry, bias = self._entries[biased]
@@ -322,6 +326,10 @@ class Operator(ABC):
         """
         return kind == CLAMP and not changed and not self._converts
 
+    def _is_direct(self, y: Any) -> bool:
+        """Whether no launch takes a staging tile for sums that are stored into `y` as they are."""
+        return False
+
     def _bias(self, biased: bool) -> Bias:
         """The initial sums: those of panels, or zeros that all panels share."""
         zeros = self._fixed["zeros"]
@@ -334,7 +342,7 @@ class Operator(ABC):
         kind: int,
         scaled: bool,
     ) -> Stores:
-        """Compile the parts that finish staging tiles, and say how a launch calls them.
+        """Compile the parts that store staging tiles, and say how a launch calls them.
 
         `y_steps` and `residual_steps` are strides in bytes of (pixels, filters); `kind` is the
         number of the activation, and `scaled` says that sums are scaled.
@@ -352,6 +360,8 @@ class Operator(ABC):
         step = y_steps[0] // size if axis in (SPREAD_ROW, SPREAD_ROWS) else 0
         asked = axis, kind, joins, scale, step, residual_steps is not None
         if asked not in self._finishes:
+            store = code(".tile.compiled.epilogue:make_store_tile", self.lanes, self.form)
+            self._fill({table.STORE_TILE: store})
             self._finishes[asked] = self._finished(*asked)
         return self._finishes[asked]
 
@@ -387,8 +397,7 @@ class Operator(ABC):
 
     def _parts(self) -> dict[int, Code]:
         """All parts that do not depend on strides, by slot."""
-        store = code(".tile.compiled.epilogue:make_store_tile", self.lanes, self.form)
-        return {table.STORE_TILE: store, **self._own_parts()}
+        return self._own_parts()
 
     def _fill(self, parts: dict[int, Code]) -> None:
         """Compile or load parts into the kernel table, which other sizes may share: a slot keeps
@@ -410,10 +419,16 @@ class Operator(ABC):
     def _load_tile(self, x: Any) -> int:
         """The slot of the part that loads tiles of `x`, now compiled."""
         kind = x.strides[-1] != x.itemsize, self.g.padding_mode != ZEROS
-        slot = load_tile_slot(*kind)
-        if slot not in self._filled:
+        slot, part = load_tile_slot(*kind), code(".tile.compiled.load:LOAD_NOTHING")
+        if not self.loads_tiles:
+            return 0
+        if self.layout.in_place and not self.build.recording:
+            slot = table.LOAD_NOTHING
+        else:
             made = self.lanes, self.form, *kind, self.build.recording
-            self._fill({slot: code(".tile.compiled.load:make_load_tile", *made)})
+            part = code(".tile.compiled.load:make_load_tile", *made)
+        if slot not in self._filled:
+            self._fill({slot: part})
             self._filled.add(slot)
         return slot
 

@@ -31,6 +31,7 @@ class PlanarDepthwise(Operator):
     """
 
     transposes = False
+    loads_tiles = False
     stages_planes = True
 
     def __init__(
@@ -77,6 +78,9 @@ class PlanarDepthwise(Operator):
         )
         recording = self.build.recording
         return parts | row_loads(self.g, self.pixel_step, self.lanes, self.form, recording)
+
+    def _is_direct(self, y: Any) -> bool:
+        return bool(y.strides[3] == self.itemsize)
 
     def _entry(self) -> Code:
         return code(".planar_depthwise.compiled:PLANAR_DEPTHWISE")

@@ -21,7 +21,7 @@ from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.runtime.call import Input
 from implicit_conv.kernels.cpu.runtime.call import PlanarGemm as PlanarGemmFields
 from implicit_conv.kernels.cpu.runtime.code import Code, code
-from implicit_conv.kernels.cpu.runtime.layout import Layout, tap_in_phase
+from implicit_conv.kernels.cpu.runtime.layout import Layout, tap_in_phase, tile_extents
 from implicit_conv.kernels.cpu.tile.storage import SIZES
 from implicit_conv.kernels.cpu.tile.variants import row_loads, transposes
 
@@ -30,6 +30,7 @@ class PlanarGemm(Operator):
     """Vector lanes are pixels of an output row; filters are read in place."""
 
     transposes = False
+    loads_tiles = False
 
     def _size(self, layout: Layout) -> None:
         assert isinstance(layout, PlanarGemmLayout)
@@ -107,12 +108,17 @@ class PlanarGemm(Operator):
         planes = [c * plane for c in range(g.C)]
         return np.array([c + r + s for c in planes for r in rows for s in columns], np.int64)
 
+    def _is_direct(self, y: Any) -> bool:
+        return self.stages_planes and y.strides[3] == self.itemsize
+
     def _entry(self) -> Code:
         return code(".planar_gemm.compiled.fprop:PLANAR_GEMM")
 
 
 class FlatPlanarGemm(PlanarGemm):
     """1x1 filters: the pixels of a tile form one row, which may be read in place."""
+
+    loads_tiles = True
 
     def _size(self, layout: Layout) -> None:
         super()._size(layout)
@@ -176,6 +182,12 @@ class FlatPlanarGemm(PlanarGemm):
         row = flat_row_bytes(g, self.itemsize, self.lanes)
         plane = g.H * g.W * self.itemsize
         return np.arange(g.C, dtype=np.int64) * (plane if self.layout.in_place else row)
+
+    def _is_direct(self, y: Any) -> bool:
+        row, pixel = y.strides[2:4]
+        extents = tile_extents(self.g)
+        in_a_row = all(rows == 1 or row == columns * pixel for _, rows, columns in extents)
+        return in_a_row and super()._is_direct(y)
 
     def _entry(self) -> Code:
         return code(".planar_gemm.compiled.flat:LONG_ROWS")

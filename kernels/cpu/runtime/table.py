@@ -44,7 +44,8 @@ STRIDED_ROWS = FINISH + SCALES * 2 * ACTIVATIONS  # depthwise gradients: all str
 FOLD_INSIDE = STRIDED_ROWS + 1  # folds: adds windows within a row
 FOLD_EDGE = FOLD_INSIDE + 1  # folds: adds windows at the ends of a row
 SHIFTED_ROWS = FOLD_EDGE + 1  # [vectors of the last register tile]: depthwise, planes in place
-SLOTS = SHIFTED_ROWS + HEIGHTS
+LOAD_NOTHING = SHIFTED_ROWS + HEIGHTS  # the part in place of `LOAD_TILE` for pixels read in place
+SLOTS = LOAD_NOTHING + 1
 
 
 def microkernel_slot(vectors: int, groups: int, inner: int) -> int:

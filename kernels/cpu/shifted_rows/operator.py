@@ -17,6 +17,7 @@ class ShiftedRows(Operator):
     """
 
     transposes = False
+    loads_tiles = False
     stages_planes = True
 
     def _size(self, layout: Layout) -> None:
@@ -29,9 +30,8 @@ class ShiftedRows(Operator):
     def _extents(self) -> Any:
         return frozenset(self._variants())
 
-    def _load_tile(self, x: Any) -> int:
-        """Nothing loads tiles."""
-        return 0
+    def _is_direct(self, y: Any) -> bool:
+        return bool(y.strides[3] == self.itemsize)
 
     def _variants(self) -> set[Variant]:
         """The microkernels of all load tiles."""

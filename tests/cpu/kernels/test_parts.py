@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from compiled import address_of, entry
 
+from implicit_conv import clear_plan_cache, conv2d
 from implicit_conv.kernels.cpu.emit import memory, types
+from implicit_conv.kernels.cpu.runtime.code import Code
 from implicit_conv.kernels.cpu.runtime.compiled import source
 from implicit_conv.kernels.cpu.runtime.compiled.part import declare
 from implicit_conv.kernels.cpu.translate.values import TranslationError
@@ -115,3 +117,19 @@ def test_a_template_has_the_declared_parameters():
 
     with pytest.raises(AssertionError):
         source.translated(put, other)
+
+
+def test_a_call_compiles_what_stores_staging_tiles_only_if_it_has_one(monkeypatch):
+    asked, address = set(), Code.address
+
+    def noted(wanted, *compiler):
+        asked.add(wanted.title)
+        return address(wanted, *compiler)
+
+    monkeypatch.setattr(Code, "address", noted)
+    clear_plan_cache()
+    x, w = np.ones((1, 16, 24, 32), np.float32), np.ones((16, 1, 3, 3), np.float32)
+    assert conv2d(x, w, groups=16, activation="relu").min() == 9
+    assert not asked & {"store_tile", "load_tile", "finish"}
+    assert conv2d(x, w, groups=16, activation="silu").max() < 9
+    assert {"store_tile", "finish"} <= asked

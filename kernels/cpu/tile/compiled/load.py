@@ -20,7 +20,7 @@ from implicit_conv.kernels.cpu.runtime.call import Call
 from implicit_conv.kernels.cpu.runtime.compiled.entry import Blob, fields
 from implicit_conv.kernels.cpu.runtime.compiled.executed_loads import ACTIVATION, recorder
 from implicit_conv.kernels.cpu.runtime.compiled.part import declare
-from implicit_conv.kernels.cpu.runtime.compiled.source import Source, translated
+from implicit_conv.kernels.cpu.runtime.compiled.source import Source, emitted, translated
 from implicit_conv.kernels.cpu.runtime.table import LOAD_PIXELS, LOAD_TILE, TRANSPOSE_IN
 from implicit_conv.kernels.cpu.tile import storage
 from implicit_conv.kernels.cpu.tile.compiled import convert
@@ -325,6 +325,10 @@ def load_at(blob: Blob, origin: Place, buffer: int, c: int, channels: int) -> No
     load_tile(
         call.kernels, slot=slot, blob=blob, buffer=buffer, n=n, p=p, q=q, c=c, channels=channels
     )
+
+
+# The part in place of `load_tile` for pixels that are read in place.
+LOAD_NOTHING = emitted(load_tile, lambda builder, at: None)
 
 
 def make_load_tile(
