@@ -281,7 +281,7 @@ class Operator(ABC):
             self._require(table.TRANSPOSE_IN, min(2, self.g.step_w))
         finish = Stores()
         if not (clamps and not narrow and self._is_direct(y)):
-            steps = added[3:] if residual is not None else None
+            steps = None if added is None else added[3:]
             finish = self._finish((y_q, y_k), steps, kind, scaled)
         if biased not in self._entries:
             self._entries[biased] = self._address(self._entry()), self._bias(biased)
