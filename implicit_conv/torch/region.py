@@ -165,9 +165,9 @@ class RegionFunction:
         state, pipeline, plans = _state(weights), Pipeline(), list[Plan]()
         if not all(begin for _, begin, _ in state) or len(state) < len(weights):
             raise PlanError("a weight has no memory or no version")
-        # Also where images come and go in another order: of ResNet-50, MobileNetV2, RegNetY-4.0GF and
-        # EfficientNet-B0 programs with channels first took 1.05 to 1.22 times as long (Intel Xeon,
-        # one thread, 2026-11), and by estimates the two could not be told apart.
+        # Also where images come and go in another order: programs with channels first took 1.05 to
+        # 1.22 times as long for ResNet-50, MobileNetV2, RegNetY-4.0GF and EfficientNet-B0 (Intel
+        # Xeon, one thread, 2026-11), and by estimates they could not be told apart.
         last = len(self._layers) > 1 or (
             y.dim() > 3 and y.is_contiguous(memory_format=CHANNELS_LAST[y.dim() - 4])
         )
