@@ -53,8 +53,8 @@ CHANGES = (
 NOT_COMPILED = "hook", "convert", "restore"  # changes that no guard of Dynamo sees, or of convert
 PLANNED, FUSED, OWN = "planned", "fused", "torch's own kernels"
 KINDS = (*map(calls, TIMES), *dict.fromkeys(CHANGES[1:]))
-CONVERTED, COMPILED = "converted", "compiled"
-WAYS = tuple(f"{door}: {way}" for door in (CONVERTED, COMPILED) for way in (PLANNED, FUSED, OWN))
+MADE, TOGETHER, LEFT = "made", "in one program", "left to torch"  # of compiled ones
+WAYS = PLANNED, FUSED, OWN, MADE, TOGETHER, LEFT
 
 
 @dataclass(frozen=True)
@@ -203,12 +203,12 @@ class Program:
         else:
             door.convert(model)
         with (
-            counted(watch, fused.FusedConv, "_prepared", f"{CONVERTED}: {PLANNED}"),
-            counted(watch, fused.FusedStep, "run", f"{CONVERTED}: {FUSED}"),
-            counted(watch, fused.FusedConv, "_by_torch", f"{CONVERTED}: {OWN}"),
-            counted(watch, RegionFunction, "_program", f"{COMPILED}: {PLANNED}"),
-            counted(watch, Made, "run", f"{COMPILED}: {FUSED}"),
-            counted(watch, RegionFunction, "_by_torch", f"{COMPILED}: {OWN}"),
+            counted(watch, fused.FusedConv, "_prepared", f"converted: {PLANNED}"),
+            counted(watch, fused.FusedStep, "run", f"converted: {FUSED}"),
+            counted(watch, fused.FusedConv, "_by_torch", f"converted: {OWN}"),
+            counted(watch, RegionFunction, "_program", f"compiled: {MADE}"),
+            counted(watch, Made, "run", f"compiled: {TOGETHER}"),
+            counted(watch, RegionFunction, "_by_torch", f"compiled: {LEFT}"),
         ):
             for _ in range(self.times):
                 self._compare(model, run, 1, "plain")
