@@ -206,19 +206,29 @@ def test_ways_that_leave_a_region():
 class Writes(nn.Module):
     """A convolution whose image is written to before its activation."""
 
-    def __init__(self):
+    def __init__(self, write):
         super().__init__()
         self.conv, self.last = nn.Conv2d(8, 8, 1), nn.Conv2d(8, 8, 1)
+        self.write = write
 
     def forward(self, x):
         x = x * 1
         y = self.conv(x)
-        x.mul_(2)
+        self.write(x)
         return self.last(torch.relu(y)) + x
 
 
-def test_nothing_moves_behind_a_write():
-    check(randomize(Writes()), torch.randn(2, 8, 6, 5), [1, 1])
+WRITES = {
+    "method": lambda x: x.mul_(2),
+    "special method": lambda x: x.__imul__(2),
+    "item": lambda x: x.__setitem__(0, 2.0),
+    "result": lambda x: torch.mul(x, 2, out=x),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_nothing_moves_behind_a_write(name):
+    check(randomize(Writes(WRITES[name])), torch.randn(2, 8, 6, 5), [1, 1])
 
 
 def changes(model):
