@@ -360,6 +360,32 @@ def test_gradients(training):
             assert torch.allclose(own.grad, theirs.grad, rtol=1e-3, atol=1e-2)
 
 
+class Recording(nn.Module):
+    """A layer that records gradients for itself, and what the image would change of it."""
+
+    def __init__(self, differentiates):
+        super().__init__()
+        self.conv, self.differentiates = nn.Conv2d(8, 8, 3), differentiates
+
+    def forward(self, x):
+        with torch.enable_grad():
+            if self.differentiates:
+                x = x.detach().requires_grad_()
+            y = self.conv(x).sigmoid()
+            return torch.autograd.grad(y.sum(), x)[0] if self.differentiates else y
+
+
+@pytest.mark.parametrize("differentiates", [False, True])
+def test_gradients_that_a_model_records_for_itself(differentiates):
+    model, x = randomize(Recording(differentiates)), torch.randn(2, 8, 9, 8)
+    compiled = torch.compile(model, backend=Graphs())
+    with torch.no_grad():
+        for _ in range(2):
+            found, own = compiled(x), model(x)
+            assert found.requires_grad == own.requires_grad == (not differentiates)
+            assert torch.allclose(found, own, atol=1e-4)
+
+
 def test_torch_finds_the_backend_by_its_name():
     assert "implicit_conv" in torch._dynamo.list_backends()
     model, x = randomize(Residual()), torch.randn(2, 16, 9, 8)
