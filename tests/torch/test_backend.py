@@ -30,10 +30,15 @@ class Graphs:
         return compiled
 
     @property
+    def functions(self):
+        """Those of all regions."""
+        called = [node.target for graph in self.graphs for node in graph.graph.nodes]
+        return [each for each in called if isinstance(each, RegionFunction)]
+
+    @property
     def regions(self):
         """The numbers of layers of all regions."""
-        functions = [node.target for graph in self.graphs for node in graph.graph.nodes]
-        return [len(each._layers) for each in functions if isinstance(each, RegionFunction)]
+        return [len(each._layers) for each in self.functions]
 
 
 @pytest.fixture(autouse=True)
@@ -286,8 +291,49 @@ def test_weights_that_change_with_every_call_are_not_packed_for_ever():
         compare(model, compiled, x)
         with torch.no_grad():
             model.first.weight.mul_(0.9)
-    (function,) = (n.target for n in graphs.graphs[0].graph.nodes if n.op == "call_function")
+    (function,) = graphs.functions
     assert [*function._made.values()] == ["refused"]
+
+
+def test_sizes_that_come_once_per_change_of_weights_are_packed():
+    weights = [torch.randn(16, 16, 3, 3), torch.randn(16)]
+    graphs = Graphs()
+    compiled = torch.compile(convolve, backend=graphs, dynamic=True)
+    for _ in range(3):
+        for size in (7, 8, 9, 10, 11, 12):
+            x = torch.randn(2, 16, size, 20)
+            assert torch.allclose(compiled(x, *weights), convolve(x, *weights), atol=1e-3)
+        weights[0].neg_()
+    (function,) = graphs.functions
+    assert "refused" not in function._made.values()
+    compiled(x, *weights)
+    assert len(function._made) == 1  # others would hold filters that were packed before
+
+
+def convolve(x, w, bias):
+    return functional.conv2d(x, w, bias, padding=1).relu()
+
+
+def test_packed_filters_are_not_those_of_memory_that_was_freed():
+    """New weights at the address of others, which had been refused: both have version 0."""
+    compiled, bias = torch.compile(convolve, backend=Graphs(), dynamic=True), torch.zeros(64)
+    with torch.no_grad():
+        for size in (33, 34, 35, 36, 37, 38):  # sizes with one layout of filters
+            x = torch.randn(1, 64, size, size)
+            for _ in range(6):
+                w = torch.randn(64, 64, 3, 3)
+                assert torch.allclose(compiled(x, w, bias), convolve(x, w, bias), atol=1e-2)
+                del w
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_weights_that_a_flag_negates(number):
+    given = [torch.randn(2, 8, 9, 8), torch.randn(8, 8, 3, 3), torch.randn(8)]
+    given[number] = torch._neg_view(given[number])
+    compiled = torch.compile(convolve, backend=Graphs())
+    with torch.no_grad():
+        for _ in range(3):
+            assert torch.allclose(compiled(*given), convolve(*given), atol=1e-4)
 
 
 def test_sizes_change_without_a_graph_each():
