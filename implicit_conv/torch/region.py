@@ -98,7 +98,7 @@ class RegionFunction:
         key: Any = current().key, torch.get_num_threads()
         begins = [0, 0, 0]
         for number, each in enumerate(images):
-            if type(each) not in PLAIN or each.is_neg():
+            if type(each) not in PLAIN or each.is_neg() or each.layout is not torch.strided:
                 return None
             begins[number] = begin = address(each)
             if not begin or begin % each.element_size():

@@ -204,6 +204,26 @@ class Branches(nn.Module):
         return d(z) + e(functional.max_pool2d(y, 3, 1, 1)) + y
 
 
+class Skips(nn.Module):
+    """Layers of which each adds an image from before, by turns near and far."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.convs = nn.ModuleList(nn.Conv2d(40, 40, size, padding=size // 2) for _ in range(7))
+
+    def forward(self, x):
+        images = [x]
+        for conv, back in zip(self.convs, (0, 0, 1, 2, 0, 2, 5), strict=True):
+            y = conv(images[-1])
+            images.append(torch.relu(y + images[-1 - back] if back else y))
+        return images[-1]
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_images_in_the_room_live_until_they_are_read(size):
+    check(randomize(Skips(size)), torch.randn(2, 40, 19, 18), [7])
+
+
 def test_ways_that_leave_a_region():
     check(randomize(Branches()), torch.randn(2, 8, 11, 12), [1, 1, 3])
 
@@ -334,6 +354,15 @@ def test_weights_that_a_flag_negates(number):
     with torch.no_grad():
         for _ in range(3):
             assert torch.allclose(compiled(*given), convolve(*given), atol=1e-4)
+
+
+def test_tensors_in_layouts_of_onednn_are_torchs():
+    """Dynamo traces them as dense ones."""
+    given = [torch.randn(2, 8, 9, 8), torch.randn(8, 8, 3, 3), torch.randn(8)]
+    compiled = torch.compile(convolve, backend=Graphs())
+    with torch.no_grad():
+        found = compiled(*(each.to_mkldnn() for each in given))
+    assert torch.allclose(found.to_dense(), convolve(*given), atol=1e-4)
 
 
 def test_sizes_change_without_a_graph_each():
