@@ -54,6 +54,9 @@ def backend(
     given = _options(mode, options)
     if torch.is_grad_enabled() and any(getattr(each, "requires_grad", False) for each in inputs):
         return _with_gradients(graph, inputs)
+    if _records(graph.graph, inputs):
+        by_torch: Callable[..., Any] = graph.forward
+        return by_torch
     measures = given["choose"] == "measured" and given["precision"] != "strict"
     calls = [
         (region, RegionFunction(region, f"region_{number}", _by_torch(region), measures=measures))
@@ -99,6 +102,16 @@ def _with_gradients(graph: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
     compilers = {"fw_compiler": compiled, "bw_compiler": compiled}
     made: Callable[..., Any] = aot_autograd(**compilers)(graph, inputs)
     return made
+
+
+def _records(graph: Graph, inputs: Sequence[Any]) -> bool:
+    """Whether a graph that begins without gradients records some further on."""
+    of_inputs = any(getattr(each, "requires_grad", False) for each in inputs)
+    return any(
+        node.target == "requires_grad_"
+        or (of_inputs and node.target is torch._C._set_grad_enabled and node.args == (True,))
+        for node in graph.nodes
+    )
 
 
 def _compute_here(node: Node) -> None:

@@ -78,8 +78,11 @@ class RegionFunction:
             self._layers.append((layer, read, own))
             numbers[layer.result] = len(numbers)
         self._made: dict[object, Any] = {}
-        self._packed: dict[object, tuple[object, Any]] = {}  # with the states that they are of
-        self._states, self._calls = 0, 0  # that served one call, in a row; calls of the last one
+        # With the states that they are of, and aliases that keep others from their addresses.
+        self._packed: dict[object, tuple[object, Any, Any]] = {}
+        # States that served one call, in a row; the last one, and its calls.
+        self._states, self._calls = 0, 0
+        self._last: State = ()
 
     def __call__(self, *operands: Any) -> Any:
         """The result, by torch where no program takes the tensors."""
@@ -95,7 +98,7 @@ class RegionFunction:
         key: Any = current().key, torch.get_num_threads()
         begins = [0, 0, 0]
         for number, each in enumerate(images):
-            if type(each) not in PLAIN or each.is_neg():
+            if type(each) not in PLAIN or each.is_neg() or each.layout is not torch.strided:
                 return None
             begins[number] = begin = address(each)
             if not begin or begin % each.element_size():
@@ -104,6 +107,7 @@ class RegionFunction:
         made = self._made.get(key)
         if made is None:
             made = self._make(key, images, weights, begins)
+            self._calls += made is not REFUSED and made.state == self._last
         elif made is not REFUSED:
             if made.state != _state(weights):
                 made = self._again(key, images, weights, begins)
@@ -112,11 +116,17 @@ class RegionFunction:
 
     def _again(self, key: object, *given: Any) -> Any:
         """What runs the region with weights that have changed."""
-        self._states = self._states + 1 if self._calls < 2 else 0
-        self._calls = 0
+        state = _state(given[1])
+        if state != self._last:  # otherwise tensors of other kinds have come with it before
+            self._states = self._states + 1 if self._calls < 2 else 0
+            self._calls, self._last = 0, state
+            for other, made in [*self._made.items()]:  # each holds packed filters of its state
+                if made is not REFUSED and made.state != state:
+                    self._made.pop(other, None)
         if self._states < MOST_STATES:
             return self._make(key, *given)
         LOG.debug(REFUSAL, "the weights of a region change with every call")
+        self._packed.clear()
         keep_call(self._made, key, REFUSED)
         return REFUSED
 
@@ -165,6 +175,8 @@ class RegionFunction:
         state, pipeline, plans = _state(weights), Pipeline(), list[Plan]()
         if not all(begin for _, begin, _ in state) or len(state) < len(weights):
             raise PlanError("a weight has no memory or no version")
+        if any(each.is_neg() for each in weights):
+            raise PlanError("a weight is negative only by its flag")
         # Also where images come and go in another order: programs with channels first took 1.05 to
         # 1.22 times as long for ResNet-50, MobileNetV2, RegNetY-4.0GF and EfficientNet-B0 (Intel
         # Xeon, one thread, 2026-11), and by estimates they could not be told apart.
@@ -204,10 +216,10 @@ class RegionFunction:
         if engine.best.cycles <= engine.best_packed.packed_cycles:
             return array
         key = number, view.layout, engine.packed_key
-        of, packed = self._packed.get(key, (None, None))
+        of, packed, _ = self._packed.get(key, (None, None, None))
         if of != state[number]:
             packed = plan.pack(array)
-            self._packed[key] = state[number], packed
+            self._packed[key] = state[number], packed, w.detach()
         return packed
 
 

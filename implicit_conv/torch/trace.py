@@ -211,7 +211,8 @@ def _changed(store: dict[str, Any], before: dict[str, Any]) -> list[str]:
 def is_pure(node: Node, module: Any) -> bool:
     """Whether a node surely writes to none of its inputs; `module` is what it calls."""
     if node.op == "call_method":
-        return not node.target.endswith("_") or node.target.endswith("__")
+        special = node.target.startswith("__")
+        return not (writes(node.target.strip("_")) if special else node.target.endswith("_"))
     if node.op == "call_module":
         is_torchs = type(module).__module__.startswith(PURE_MODULES)
         return is_torchs and not getattr(module, "inplace", False)
@@ -221,11 +222,13 @@ def is_pure(node: Node, module: Any) -> bool:
     if home not in PURE and not str(home).startswith("torch._C"):
         return False
     if home == "_operator":
-        return not (name.endswith("item") or is_in_place(name))
+        return not (name == "getitem" or writes(name))  # items of any object
     given = *node.args, *node.kwargs.values()
     return not (name.endswith("_") or "out" in node.kwargs or any(each is True for each in given))
 
 
-def is_in_place(name: str) -> bool:
+def writes(name: str) -> bool:
     """Whether a function of `operator` writes to its first argument, such as iadd."""
+    if name in ("setitem", "delitem"):
+        return True
     return name.startswith("i") and (name[1:] in OPERATORS or f"{name[1:]}_" in OPERATORS)

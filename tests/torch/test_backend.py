@@ -30,10 +30,15 @@ class Graphs:
         return compiled
 
     @property
+    def functions(self):
+        """Those of all regions."""
+        called = [node.target for graph in self.graphs for node in graph.graph.nodes]
+        return [each for each in called if isinstance(each, RegionFunction)]
+
+    @property
     def regions(self):
         """The numbers of layers of all regions."""
-        functions = [node.target for graph in self.graphs for node in graph.graph.nodes]
-        return [len(each._layers) for each in functions if isinstance(each, RegionFunction)]
+        return [len(each._layers) for each in self.functions]
 
 
 @pytest.fixture(autouse=True)
@@ -199,6 +204,26 @@ class Branches(nn.Module):
         return d(z) + e(functional.max_pool2d(y, 3, 1, 1)) + y
 
 
+class Skips(nn.Module):
+    """Layers of which each adds an image from before, by turns near and far."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.convs = nn.ModuleList(nn.Conv2d(40, 40, size, padding=size // 2) for _ in range(7))
+
+    def forward(self, x):
+        images = [x]
+        for conv, back in zip(self.convs, (0, 0, 1, 2, 0, 2, 5), strict=True):
+            y = conv(images[-1])
+            images.append(torch.relu(y + images[-1 - back] if back else y))
+        return images[-1]
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_images_in_the_room_live_until_they_are_read(size):
+    check(randomize(Skips(size)), torch.randn(2, 40, 19, 18), [7])
+
+
 def test_ways_that_leave_a_region():
     check(randomize(Branches()), torch.randn(2, 8, 11, 12), [1, 1, 3])
 
@@ -206,19 +231,29 @@ def test_ways_that_leave_a_region():
 class Writes(nn.Module):
     """A convolution whose image is written to before its activation."""
 
-    def __init__(self):
+    def __init__(self, write):
         super().__init__()
         self.conv, self.last = nn.Conv2d(8, 8, 1), nn.Conv2d(8, 8, 1)
+        self.write = write
 
     def forward(self, x):
         x = x * 1
         y = self.conv(x)
-        x.mul_(2)
+        self.write(x)
         return self.last(torch.relu(y)) + x
 
 
-def test_nothing_moves_behind_a_write():
-    check(randomize(Writes()), torch.randn(2, 8, 6, 5), [1, 1])
+WRITES = {
+    "method": lambda x: x.mul_(2),
+    "special method": lambda x: x.__imul__(2),
+    "item": lambda x: x.__setitem__(0, 2.0),
+    "result": lambda x: torch.mul(x, 2, out=x),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_nothing_moves_behind_a_write(name):
+    check(randomize(Writes(WRITES[name])), torch.randn(2, 8, 6, 5), [1, 1])
 
 
 def changes(model):
@@ -276,8 +311,58 @@ def test_weights_that_change_with_every_call_are_not_packed_for_ever():
         compare(model, compiled, x)
         with torch.no_grad():
             model.first.weight.mul_(0.9)
-    (function,) = (n.target for n in graphs.graphs[0].graph.nodes if n.op == "call_function")
+    (function,) = graphs.functions
     assert [*function._made.values()] == ["refused"]
+
+
+def test_sizes_that_come_once_per_change_of_weights_are_packed():
+    weights = [torch.randn(16, 16, 3, 3), torch.randn(16)]
+    graphs = Graphs()
+    compiled = torch.compile(convolve, backend=graphs, dynamic=True)
+    for _ in range(3):
+        for size in (7, 8, 9, 10, 11, 12):
+            x = torch.randn(2, 16, size, 20)
+            assert torch.allclose(compiled(x, *weights), convolve(x, *weights), atol=1e-3)
+        weights[0].neg_()
+    (function,) = graphs.functions
+    assert "refused" not in function._made.values()
+    compiled(x, *weights)
+    assert len(function._made) == 1  # others would hold filters that were packed before
+
+
+def convolve(x, w, bias):
+    return functional.conv2d(x, w, bias, padding=1).relu()
+
+
+def test_packed_filters_are_not_those_of_memory_that_was_freed():
+    """New weights at the address of others, which had been refused: both have version 0."""
+    compiled, bias = torch.compile(convolve, backend=Graphs(), dynamic=True), torch.zeros(64)
+    with torch.no_grad():
+        for size in (33, 34, 35, 36, 37, 38):  # sizes with one layout of filters
+            x = torch.randn(1, 64, size, size)
+            for _ in range(6):
+                w = torch.randn(64, 64, 3, 3)
+                assert torch.allclose(compiled(x, w, bias), convolve(x, w, bias), atol=1e-2)
+                del w
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_weights_that_a_flag_negates(number):
+    given = [torch.randn(2, 8, 9, 8), torch.randn(8, 8, 3, 3), torch.randn(8)]
+    given[number] = torch._neg_view(given[number])
+    compiled = torch.compile(convolve, backend=Graphs())
+    with torch.no_grad():
+        for _ in range(3):
+            assert torch.allclose(compiled(*given), convolve(*given), atol=1e-4)
+
+
+def test_tensors_in_layouts_of_onednn_are_torchs():
+    """Dynamo traces them as dense ones."""
+    given = [torch.randn(2, 8, 9, 8), torch.randn(8, 8, 3, 3), torch.randn(8)]
+    compiled = torch.compile(convolve, backend=Graphs())
+    with torch.no_grad():
+        found = compiled(*(each.to_mkldnn() for each in given))
+    assert torch.allclose(found.to_dense(), convolve(*given), atol=1e-4)
 
 
 def test_sizes_change_without_a_graph_each():
@@ -348,6 +433,32 @@ def test_gradients(training):
         assert torch.allclose(*of_x, rtol=1e-3, atol=1e-3)
         for own, theirs in zip(model.parameters(), other.parameters(), strict=True):
             assert torch.allclose(own.grad, theirs.grad, rtol=1e-3, atol=1e-2)
+
+
+class Recording(nn.Module):
+    """A layer that records gradients for itself, and what the image would change of it."""
+
+    def __init__(self, differentiates):
+        super().__init__()
+        self.conv, self.differentiates = nn.Conv2d(8, 8, 3), differentiates
+
+    def forward(self, x):
+        with torch.enable_grad():
+            if self.differentiates:
+                x = x.detach().requires_grad_()
+            y = self.conv(x).sigmoid()
+            return torch.autograd.grad(y.sum(), x)[0] if self.differentiates else y
+
+
+@pytest.mark.parametrize("differentiates", [False, True])
+def test_gradients_that_a_model_records_for_itself(differentiates):
+    model, x = randomize(Recording(differentiates)), torch.randn(2, 8, 9, 8)
+    compiled = torch.compile(model, backend=Graphs())
+    with torch.no_grad():
+        for _ in range(2):
+            found, own = compiled(x), model(x)
+            assert found.requires_grad == own.requires_grad == (not differentiates)
+            assert torch.allclose(found, own, atol=1e-4)
 
 
 def test_torch_finds_the_backend_by_its_name():
