@@ -264,10 +264,10 @@ def changes(model):
         state = {name: value * 0.8 for name, value in model.state_dict().items()}
         model.load_state_dict(state)
 
-    def train():
+    def train(**options):
         weight = conv.weight
         weight.grad = torch.full_like(weight, 0.1)
-        torch.optim.SGD([weight], lr=0.5).step()
+        torch.optim.SGD([weight], lr=0.5, **options).step()
         weight.grad = None
 
     def swap():
@@ -285,6 +285,7 @@ def changes(model):
         "written": write,
         "loaded": load,
         "trained": train,
+        "fused": lambda: train(fused=True),
         "swapped": swap,
         "replaced": replace,
         "statistics": lambda: norm.running_var.mul_(1.5),
@@ -515,3 +516,12 @@ def test_filters_that_are_computed():
         compare(model, compiled, x)
     (graph,) = graphs.graphs
     assert [node.target for node in graph.graph.nodes if node.op == "call_function"][1] is door.ours
+
+
+def test_what_no_program_computes_is_torchs_where_precision_is_strict():
+    """Our operator would compute it by Winograd's transforms."""
+    model, x = randomize(Computed()), torch.randn(2, 8, 9, 8)
+    plain, graphs = randomize(Residual(8)), Graphs(precision="strict")
+    with torch.no_grad():
+        assert torch.equal(torch.compile(model, backend=graphs)(x), model(x))
+    assert torch.equal(torch.compile(plain, backend=graphs)(x), plain(x))
