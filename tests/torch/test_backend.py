@@ -229,18 +229,18 @@ def test_ways_that_leave_a_region():
 
 
 class Writes(nn.Module):
-    """A convolution whose image is written to before its activation."""
+    """A convolution whose image is written to before what follows it."""
 
-    def __init__(self, write):
+    def __init__(self, write, follows=torch.relu):
         super().__init__()
         self.conv, self.last = nn.Conv2d(8, 8, 1), nn.Conv2d(8, 8, 1)
-        self.write = write
+        self.write, self.follows = write, follows
 
     def forward(self, x):
         x = x * 1
         y = self.conv(x)
         self.write(x)
-        return self.last(torch.relu(y)) + x
+        return self.last(self.follows(y)) + x
 
 
 WRITES = {
@@ -254,6 +254,11 @@ WRITES = {
 @pytest.mark.parametrize("name", WRITES)
 def test_nothing_moves_behind_a_write(name):
     check(randomize(Writes(WRITES[name])), torch.randn(2, 8, 6, 5), [1, 1])
+
+
+def test_layers_do_not_meet_across_a_write():
+    model = randomize(Writes(WRITES["method"], follows=lambda y: y))
+    check(model, torch.randn(2, 8, 6, 5), [1, 1])
 
 
 def changes(model):
