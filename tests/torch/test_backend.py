@@ -352,6 +352,26 @@ def test_packed_filters_are_not_those_of_memory_that_was_freed():
                 del w
 
 
+def test_weights_keep_their_addresses_from_others():
+    """New ones there would have version 0 too."""
+    x, w, bias = torch.randn(1, 64, 9, 8), torch.randn(64, 64, 3, 3), torch.randn(64)
+    compiled, memory = torch.compile(convolve, backend=Graphs()), bias.untyped_storage()._weak_ref()
+    with torch.no_grad():
+        compiled(x, w, bias)
+    del bias
+    assert not torch.UntypedStorage._expired(memory)
+    torch.UntypedStorage._free_weak_ref(memory)
+
+
+def test_strides_change_without_a_graph_each():
+    compiled = torch.compile(convolve, backend=Graphs(), dynamic=True)
+    weights = torch.randn(8, 8, 3, 3), torch.randn(8)
+    with torch.no_grad():
+        for width in (12, 15, 20, 12):
+            x = torch.randn(2, 8, 9, width)[..., :10]
+            assert torch.allclose(compiled(x, *weights), convolve(x, *weights), atol=1e-4)
+
+
 @pytest.mark.parametrize("number", [1, 2])
 def test_weights_that_a_flag_negates(number):
     given = [torch.randn(2, 8, 9, 8), torch.randn(8, 8, 3, 3), torch.randn(8)]
