@@ -204,6 +204,23 @@ class Branches(nn.Module):
         return d(z) + e(functional.max_pool2d(y, 3, 1, 1)) + y
 
 
+class Fork(nn.Module):
+    """A layer that two others read, which nothing joins but a product."""
+
+    def __init__(self):
+        super().__init__()
+        self.convs = nn.ModuleList(nn.Conv2d(8, 8, 1) for _ in range(3))
+
+    def forward(self, x):
+        a, b, c = self.convs
+        y = a(x)
+        return b(y) * c(y)
+
+
+def test_a_layer_that_two_regions_read_is_its_own():
+    check(randomize(Fork()), torch.randn(2, 8, 6, 5), [1, 1, 1])
+
+
 class Skips(nn.Module):
     """Layers of which each adds an image from before, by turns near and far."""
 
