@@ -357,6 +357,7 @@ def convolve(x, w, bias):
     return functional.conv2d(x, w, bias, padding=1).relu()
 
 
+@pytest.mark.slow
 def test_packed_filters_are_not_those_of_memory_that_was_freed():
     """New weights at the address of others, which had been refused: both have version 0."""
     compiled, bias = torch.compile(convolve, backend=Graphs(), dynamic=True), torch.zeros(64)
