@@ -204,6 +204,23 @@ class Branches(nn.Module):
         return d(z) + e(functional.max_pool2d(y, 3, 1, 1)) + y
 
 
+class Fork(nn.Module):
+    """A layer that two others read, which nothing joins but a product."""
+
+    def __init__(self):
+        super().__init__()
+        self.convs = nn.ModuleList(nn.Conv2d(8, 8, 1) for _ in range(3))
+
+    def forward(self, x):
+        a, b, c = self.convs
+        y = a(x)
+        return b(y) * c(y)
+
+
+def test_a_layer_that_two_regions_read_is_its_own():
+    check(randomize(Fork()), torch.randn(2, 8, 6, 5), [1, 1, 1])
+
+
 class Skips(nn.Module):
     """Layers of which each adds an image from before, by turns near and far."""
 
@@ -229,18 +246,18 @@ def test_ways_that_leave_a_region():
 
 
 class Writes(nn.Module):
-    """A convolution whose image is written to before its activation."""
+    """A convolution whose image is written to before what follows it."""
 
-    def __init__(self, write):
+    def __init__(self, write, follows=torch.relu):
         super().__init__()
         self.conv, self.last = nn.Conv2d(8, 8, 1), nn.Conv2d(8, 8, 1)
-        self.write = write
+        self.write, self.follows = write, follows
 
     def forward(self, x):
         x = x * 1
         y = self.conv(x)
         self.write(x)
-        return self.last(torch.relu(y)) + x
+        return self.last(self.follows(y)) + x
 
 
 WRITES = {
@@ -256,6 +273,11 @@ def test_nothing_moves_behind_a_write(name):
     check(randomize(Writes(WRITES[name])), torch.randn(2, 8, 6, 5), [1, 1])
 
 
+def test_layers_do_not_meet_across_a_write():
+    model = randomize(Writes(WRITES["method"], follows=lambda y: y))
+    check(model, torch.randn(2, 8, 6, 5), [1, 1])
+
+
 def changes(model):
     """Functions that change the weights of a `Residual`."""
     conv, norm = model.first, model.norm
@@ -264,10 +286,10 @@ def changes(model):
         state = {name: value * 0.8 for name, value in model.state_dict().items()}
         model.load_state_dict(state)
 
-    def train():
+    def train(**options):
         weight = conv.weight
         weight.grad = torch.full_like(weight, 0.1)
-        torch.optim.SGD([weight], lr=0.5).step()
+        torch.optim.SGD([weight], lr=0.5, **options).step()
         weight.grad = None
 
     def swap():
@@ -285,6 +307,7 @@ def changes(model):
         "written": write,
         "loaded": load,
         "trained": train,
+        "fused": lambda: train(fused=True),
         "swapped": swap,
         "replaced": replace,
         "statistics": lambda: norm.running_var.mul_(1.5),
@@ -334,6 +357,7 @@ def convolve(x, w, bias):
     return functional.conv2d(x, w, bias, padding=1).relu()
 
 
+@pytest.mark.slow
 def test_packed_filters_are_not_those_of_memory_that_was_freed():
     """New weights at the address of others, which had been refused: both have version 0."""
     compiled, bias = torch.compile(convolve, backend=Graphs(), dynamic=True), torch.zeros(64)
@@ -344,6 +368,26 @@ def test_packed_filters_are_not_those_of_memory_that_was_freed():
                 w = torch.randn(64, 64, 3, 3)
                 assert torch.allclose(compiled(x, w, bias), convolve(x, w, bias), atol=1e-2)
                 del w
+
+
+def test_weights_keep_their_addresses_from_others():
+    """New ones there would have version 0 too."""
+    x, w, bias = torch.randn(1, 64, 9, 8), torch.randn(64, 64, 3, 3), torch.randn(64)
+    compiled, memory = torch.compile(convolve, backend=Graphs()), bias.untyped_storage()._weak_ref()
+    with torch.no_grad():
+        compiled(x, w, bias)
+    del bias
+    assert not torch.UntypedStorage._expired(memory)
+    torch.UntypedStorage._free_weak_ref(memory)
+
+
+def test_strides_change_without_a_graph_each():
+    compiled = torch.compile(convolve, backend=Graphs(), dynamic=True)
+    weights = torch.randn(8, 8, 3, 3), torch.randn(8)
+    with torch.no_grad():
+        for width in (12, 15, 20, 12):
+            x = torch.randn(2, 8, 9, width)[..., :10]
+            assert torch.allclose(compiled(x, *weights), convolve(x, *weights), atol=1e-4)
 
 
 @pytest.mark.parametrize("number", [1, 2])
@@ -515,3 +559,12 @@ def test_filters_that_are_computed():
         compare(model, compiled, x)
     (graph,) = graphs.graphs
     assert [node.target for node in graph.graph.nodes if node.op == "call_function"][1] is door.ours
+
+
+def test_what_no_program_computes_is_torchs_where_precision_is_strict():
+    """Our operator would compute it by Winograd's transforms."""
+    model, x = randomize(Computed()), torch.randn(2, 8, 9, 8)
+    plain, graphs = randomize(Residual(8)), Graphs(precision="strict")
+    with torch.no_grad():
+        assert torch.equal(torch.compile(model, backend=graphs)(x), model(x))
+    assert torch.equal(torch.compile(plain, backend=graphs)(x), plain(x))
