@@ -28,8 +28,8 @@ NAMES = "input", "weight", "bias", "stride", "padding", "dilation", "groups"
 TRANSPOSED_NAMES = (*NAMES[:5], "output_padding", "groups", "dilation")
 NO_PADDING = {"padding": 0, "output_padding": 0}
 NORM_NAMES = "input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps"
-PADS = functional.pad, torch._C._nn.pad
-MODES = {"constant": "zeros"} | {mode: mode for mode in ("reflect", "replicate", "circular")}
+
+
 FRESH = {*CONVOLUTIONS, *TRANSPOSED, functional.batch_norm, operator.add, torch.add}  # new tensors
 SUMS = operator.add, operator.iadd, torch.add, "add", "add_"
 WRITING_SUMS = operator.iadd, "add_"
