@@ -28,8 +28,13 @@ NAMES = "input", "weight", "bias", "stride", "padding", "dilation", "groups"
 TRANSPOSED_NAMES = (*NAMES[:5], "output_padding", "groups", "dilation")
 NO_PADDING = {"padding": 0, "output_padding": 0}
 NORM_NAMES = "input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps"
-
-
+PADS = functional.pad, torch._C._nn.pad
+MODES = {
+    "constant": "zeros",
+    "reflect": "reflect",
+    "replicate": "replicate",
+    "circular": "circular",
+}
 FRESH = {*CONVOLUTIONS, *TRANSPOSED, functional.batch_norm, operator.add, torch.add}  # new tensors
 SUMS = operator.add, operator.iadd, torch.add, "add", "add_"
 WRITING_SUMS = operator.iadd, "add_"
@@ -188,15 +193,6 @@ def _are_like(rank: int, node: Node, given: dict[str, Any]) -> bool:
         and where == ["cpu", torch.strided]
         and (x.dim(), w.dim()) == (rank + 2, rank + 2)
     )
-
-
-PADS = functional.pad, torch._C._nn.pad
-MODES = {
-    "constant": "zeros",
-    "reflect": "reflect",
-    "replicate": "replicate",
-    "circular": "circular",
-}
 
 
 def _is_padded(layer: Layer, node: Node) -> bool:
