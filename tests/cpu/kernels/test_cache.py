@@ -140,7 +140,7 @@ def compute(folder, features, dtypes, program=COMPUTE):
 def filled(tmp_path_factory):
     """A folder that a process filled, and the number of parts that it compiled."""
     folder = tmp_path_factory.mktemp("filled") / "cache"
-    first = compute(folder, "", ["float32"], COUNT + COMPUTE + REPORT)
+    first = compute(folder, "", BOTH, COUNT + COMPUTE + REPORT)
     parts, loaded = map(int, first.stdout.split())
     assert parts > 4
     assert loaded == 0
@@ -162,7 +162,7 @@ def test_processes_of_other_dtypes_and_vectors_share_a_cache(tmp_path):
 def test_a_second_process_loads_every_part(filled):
     """Microkernels too, whose templates are generated from their lists of arguments."""
     folder, parts = filled
-    second = compute(folder, "", ["float32"], COUNT + COMPUTE + REPORT)
+    second = compute(folder, "", BOTH, COUNT + COMPUTE + REPORT)
     assert second.stdout.split() == [str(parts), str(parts)]
     assert second.stderr == ""
 
@@ -178,11 +178,11 @@ def test_a_call_replaces_all_files_of_a_damaged_folder(filled, tmp_path, number)
     paths = sorted(folder.iterdir())
     for index, path in enumerate(paths):
         damage(path, sound / paths[index - 1].name, 1000 * number + index)
-    repair = compute(folder, "", ["float32"], COUNT + COMPUTE + REPORT)
+    repair = compute(folder, "", BOTH, COUNT + COMPUTE + REPORT)
     assert repair.stdout.split() == [str(parts), "0"]
     assert repair.stderr.count("\n") == 1  # one warning
     assert str(folder) in repair.stderr
-    again = compute(folder, "", ["float32"], COUNT + COMPUTE + REPORT)
+    again = compute(folder, "", BOTH, COUNT + COMPUTE + REPORT)
     assert again.stdout.split() == [str(parts), str(parts)]
     assert again.stderr == ""
     assert sorted(folder.iterdir()) == paths
