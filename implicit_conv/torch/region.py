@@ -175,6 +175,8 @@ class RegionFunction:
         state, pipeline, plans = _state(weights), Pipeline(), list[Plan]()
         if not all(begin for _, begin, _ in state) or len(state) < len(weights):
             raise PlanError("a weight has no memory or no version")
+        if any(at % w.element_size() for w, (_, at, _) in zip(weights, state, strict=True)):
+            raise PlanError("the elements of a weight are not aligned")
         if any(each.is_neg() for each in weights):
             raise PlanError("a weight is negative only by its flag")
         # Also where images come and go in another order: programs with channels first took 1.05 to

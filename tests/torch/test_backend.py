@@ -437,6 +437,18 @@ def test_tensors_of_inference_mode():
             assert torch.allclose(compiled(x), other(x), atol=1e-4)
 
 
+def test_weights_that_are_not_aligned_are_torchs():
+    model, x, graphs = randomize(Residual()), torch.randn(2, 16, 9, 8), Graphs()
+    weight = model.first.weight
+    memory = torch.empty(1 + 4 * weight.numel(), dtype=torch.uint8)
+    odd = torch.frombuffer(memory.numpy(), dtype=torch.float32, offset=1).view(weight.shape)
+    weight.data = odd.copy_(weight.data)
+    assert weight.data_ptr() % 4
+    compare(model, torch.compile(model, backend=graphs), x)
+    (function,) = (n.target for n in graphs.graphs[0].graph.nodes if n.op == "call_function")
+    assert [*function._made.values()] == ["refused"]
+
+
 def test_weights_without_versions_come_later():
     model, x = randomize(Residual()), torch.randn(2, 16, 9, 8)
     compiled = torch.compile(model, backend=Graphs())
