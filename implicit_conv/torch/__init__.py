@@ -118,7 +118,8 @@ def explain(model: Any, x: Any) -> str:
         model takes with torch's kernels. Below, the layers whose race torch's kernel won when they
         ran first, the times of the whole model and the limit that Amdahl's law sets: how much
         faster it would be if nothing but convolutions changed. Beside other work no ratio is told,
-        which the first line then says.
+        which the first line then says. Of a model that `convert` took, a second table says what
+        each of its convolutions computes in one launch, and in which program.
 
     Raises
     ------
@@ -137,62 +138,65 @@ def explain(model: Any, x: Any) -> str:
     return text
 
 
-def convert(model: Any, *, precision: str = "standard") -> str:
-    """Have a model in eval mode compute each convolution with what follows it in one call.
+@named
+def convert(model: Any, *, precision: str = "standard", choose: str = "measured") -> Any:
+    """Have calls of a model compute whole chains of convolutions as one program, in place.
 
-    A call folds the batch norm into the filter, adds a residual, and computes ReLU, ReLU6,
-    LeakyReLU, Hardtanh, SiLU, GELU (not by tanh), Sigmoid, Tanh or Hardswish; filters are packed
-    once. torch.fx traces the model, or the modules inside of which it can. The model stays the
-    object that it is, with its modules, parameters and ``state_dict``; its modules get an attribute
-    `forward`. The page "Convert a torch model" says when it is not used.
+    The model's call is compiled by ``torch.compile(backend="implicit_conv")``, and so are calls of
+    the modules inside that have convolutions. Without gradients, a convolution computes its batch
+    norm, residual and activation in the same launch, and convolutions that follow each other are
+    one program. The model stays the object that it is, with its modules, parameters and
+    ``state_dict``. The page "Convert a torch model" says what else stays, and what is torch's.
 
     Parameters
     ----------
     model : torch.nn.Module
-        In eval mode. One that was converted is converted anew.
+        One that was converted is converted anew.
     precision : "strict", "standard" (default) or "fast"
         As in `enable`, which need not be in force.
+    choose : "measured" (default) or "always"
+        As in `enable`: what the first call finds to be faster runs, or always ours.
 
     Returns
     -------
-    table : str
-        What each convolution computes in one call, and the modules that cannot be traced.
+    model : torch.nn.Module
+        The same object. The first call of each part compiles, which takes some seconds; `explain`
+        tells what became of the convolutions.
 
     Raises
     ------
     ImportError
         torch is not installed, or is older than 2.13.
+    RuntimeError
+        torch.compile does not serve this version of Python.
     TypeError
         `model` is no module.
     ValueError
-        A module is in training mode, or `precision` is unknown.
+        `precision` or `choose` is unknown.
 
     Notes
     -----
-    A call first looks whether the model is as it was. Writes to weights that torch counts are seen:
-    those of optimisers, ``load_state_dict``, ``copy_`` and other operators under ``no_grad``. Those
-    by ``weight.data.add_()``, by numpy arrays over the memory and by other processes are not: then
-    call `convert` again. The same holds for objects that the code of the model reads, such as
-    global flags or lists.
+    Changed weights are seen where torch counts versions: those of optimisers, ``load_state_dict``,
+    ``copy_`` and other operators under ``no_grad``, also new tensors and ``weight.data = ...``.
+    Writes by ``weight.data.add_()``, by numpy arrays over the memory and by other processes are
+    not: then call `convert` again. ``model.forward(x)`` is not compiled.
 
     Examples
     --------
     >>> import torch
     >>> import implicit_conv.torch
     >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU()).eval()
-    >>> print(implicit_conv.torch.convert(model))
-    convolution  one call with  graph of
-    0            relu           (model)
+    >>> model = implicit_conv.torch.convert(model)
     >>> with torch.no_grad():
     ...     y = model(torch.ones(1, 3, 8, 8))
-    >>> implicit_conv.torch.restore(model)
+    >>> model = implicit_conv.torch.restore(model)
     """
     word = choice("precision", precision, PRECISIONS, error=PlanError)
-    table: str = prepare(_conversion).convert(model, word)
-    return table
+    way = choice("choose", choose, CHOOSE, error=PlanError)
+    return prepare(_conversion).convert(model, word, way)
 
 
-def restore(model: Any) -> None:
+def restore(model: Any) -> Any:
     """Undo `convert`, for the model and all modules inside.
 
     Parameters
@@ -200,6 +204,11 @@ def restore(model: Any) -> None:
     model : torch.nn.Module
         A model that `convert` took; one that it did not take is left as it is.
 
+    Returns
+    -------
+    model : torch.nn.Module
+        The same object.
+
     Raises
     ------
     ImportError
@@ -211,11 +220,10 @@ def restore(model: Any) -> None:
     --------
     >>> import torch
     >>> import implicit_conv.torch
-    >>> model = torch.nn.Conv2d(3, 8, 3).eval()
-    >>> table = implicit_conv.torch.convert(model)
-    >>> implicit_conv.torch.restore(model)
+    >>> model = implicit_conv.torch.convert(torch.nn.Conv2d(3, 8, 3))
+    >>> model = implicit_conv.torch.restore(model)
     """
-    prepare(_conversion).restore(model)
+    return prepare(_conversion).restore(model)
 
 
 def _bytes(keep_packed: Any) -> int:

@@ -5,19 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import nn
 from torch.nn import functional
 
 from implicit_conv.problem.options import Activation
 
-MODULES: dict[type, Activation] = {
-    nn.ReLU: "relu",
-    nn.ReLU6: "relu6",
-    nn.SiLU: "silu",
-    nn.Sigmoid: "sigmoid",
-    nn.Tanh: "tanh",
-    nn.Hardswish: "hardswish",
-}
 FUNCTIONS: dict[Any, Activation] = {
     functional.relu: "relu",
     functional.relu_: "relu",
@@ -42,21 +33,9 @@ METHODS: dict[str, Activation] = {
 }
 
 
-def of_module(module: Any) -> Activation:
-    """The activation that a module computes; None if epilogues have none of this formula."""
-    kind = type(module)
-    if kind is nn.GELU:
-        return _gelu(module.approximate)
-    if kind is nn.LeakyReLU:
-        return "leaky_relu", float(module.negative_slope)
-    if kind is nn.Hardtanh:
-        return "clamp", float(module.min_val), float(module.max_val)
-    return MODULES.get(kind)
-
-
 def of_call(function: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Activation:
     """The activation that a function or, by its name, a method computes of its first argument;
-    `arguments` are the others. None as in `of_module`.
+    `arguments` are the others. None if epilogues have none of this formula.
     """
     others = {name: value for name, value in options.items() if name != "inplace"}
     if function is functional.gelu and not arguments and set(others) <= {"approximate"}:

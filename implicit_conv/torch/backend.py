@@ -6,8 +6,10 @@ with what one launch computes besides, become one program each; all else stays t
 
 from __future__ import annotations
 
+import re
+import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.fx import Graph, GraphModule, Node
@@ -16,7 +18,7 @@ from implicit_conv.errors import PlanError
 from implicit_conv.problem.options import PRECISIONS
 from implicit_conv.problem.parse import choice
 from implicit_conv.torch import CHOOSE
-from implicit_conv.torch.layers import convolution
+from implicit_conv.torch.layers import convolution, is_convolution
 from implicit_conv.torch.op import ConvolutionPass
 from implicit_conv.torch.op import convolution as ours
 from implicit_conv.torch.override import SWITCH
@@ -26,6 +28,32 @@ from implicit_conv.torch.steps import LOG
 
 OPTIONS = {"precision": PRECISIONS, "choose": CHOOSE}
 DEFAULTS = {"precision": "standard", "choose": "measured"}
+OF_INPUT = re.compile(r"^L\['\w+'\]\.?")  # before the names of modules in graphs
+
+
+class Row(NamedTuple):
+    """What becomes of a convolution of a graph.
+
+    Attributes
+    ----------
+    name : str
+        That of its module, or of its node.
+    words : str
+        What one launch computes with it.
+    program : weak reference to a RegionFunction, or str
+        Who computes it, if it is in no program.
+    """
+
+    name: str
+    words: str
+    program: weakref.ref[RegionFunction] | str
+
+
+class CompiledGraph(NamedTuple):
+    """A graph as a function of its inputs, and a row for each convolution, in their order."""
+
+    run: Callable[..., Any]
+    rows: list[Row]
 
 
 def backend(
@@ -52,28 +80,49 @@ def backend(
         An option is unknown, or has an unknown value.
     """
     given = _options(mode, options)
-    is_strict = given["precision"] == "strict"  # which our operator knows from `enable` alone
+    SWITCH.lend(graph)  # idle threads of torch spin on the CPUs that others would need
+    return compile_graph(graph, inputs, **given).run
+
+
+def compile_graph(
+    graph: Any, inputs: Sequence[Any], *, precision: str, choose: str
+) -> CompiledGraph:
+    """See `backend`; the options are checked."""
+    is_strict = precision == "strict"  # which our operator knows from `enable` alone
     by_torch: Callable[..., Any] = graph.forward
+    rows = {node: _row(node, "torch") for node in graph.graph.nodes if is_convolution(node)}
     if torch.is_grad_enabled() and any(getattr(each, "requires_grad", False) for each in inputs):
-        return by_torch if is_strict else _with_gradients(graph, inputs)
+        if is_strict:
+            return CompiledGraph(by_torch, [*rows.values()])
+        found = [row._replace(program="alone, with gradients") for row in rows.values()]
+        return CompiledGraph(_with_gradients(graph, inputs), found)
     if _records(graph.graph, inputs):
-        return by_torch
-    measures = given["choose"] == "measured" and not is_strict
+        return CompiledGraph(by_torch, [*rows.values()])
+    measures = choose == "measured" and not is_strict
     calls = [
         (region, RegionFunction(region, f"region_{number}", _by_torch(region), measures=measures))
-        for number, region in enumerate(regions(graph.graph, given["precision"]))
+        for number, region in enumerate(regions(graph.graph, precision))
     ]
-    layers = sum(len(region.layers) for region, _ in calls)
-    LOG.debug("a compiled graph has %d convolutions in %d programs", layers, len(calls))
+    for region, function in calls:
+        for layer in region.layers:
+            node = next(filter(is_convolution, layer.nodes))
+            rows[node] = _row(node, weakref.ref(function), layer.words)
+    LOG.debug("a compiled graph has %d convolutions, and %d programs", len(rows), len(calls))
     now: dict[Node, Node] = {}
     for region, function in calls:
         _replace(graph.graph, region, function, now)
     for node in () if is_strict else graph.graph.nodes:
-        _compute_here(node)
+        if _computes_here(node):
+            rows[node] = rows[node]._replace(program="alone")
     graph.recompile()
-    SWITCH.lend(graph)  # idle threads of torch spin on the CPUs that others would need
-    compiled: Callable[..., Any] = graph.forward
-    return compiled
+    return CompiledGraph(graph.forward, [*rows.values()])
+
+
+def _row(node: Node, program: Any, words: str = "nothing") -> Row:
+    """The row of a convolution: its module has the name by which Dynamo found it."""
+    stack = [*(node.meta.get("nn_module_stack") or {}).values()]
+    path = OF_INPUT.sub("", stack[-1][0]) if stack else node.name
+    return Row(path or "(model)", words, program)
 
 
 def _options(mode: object, options: Mapping[str, str] | None) -> dict[str, str]:
@@ -115,12 +164,14 @@ def _records(graph: Graph, inputs: Sequence[Any]) -> bool:
     )
 
 
-def _compute_here(node: Node) -> None:
+def _computes_here(node: Node) -> bool:
     """Have a convolution that is in no region, such as one whose weights are computed, run here."""
     found = convolution(node, "standard")
-    if found is not None:
-        sizes = found.window[:-1]
-        node.target, node.args, node.kwargs = ours, (found.x, found.w, found.bias, *sizes), {}
+    if found is None or any(low != high for low, high in found.padding):
+        return False
+    sizes = found.window[:-1]
+    node.target, node.args, node.kwargs = ours, (found.x, found.w, found.bias, *sizes), {}
+    return True
 
 
 def _replace(graph: Graph, region: Region, function: Any, now: dict[Node, Node]) -> None:

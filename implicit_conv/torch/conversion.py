@@ -1,123 +1,167 @@
-"""`convert` and `restore`: which modules of a model run graphs, and the table that says so."""
+"""`convert` and `restore`: a model whose calls are compiled, in place.
+
+torch keeps a compiled call in an attribute of a module, `_compiled_call_impl`. All modules around
+convolutions get one, so that parts that are called for themselves are compiled too. Dynamo looks
+into modules without it: the one that is called first has one graph of all inside.
+"""
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FunctionType
 from typing import Any
 
 import torch
+from torch import nn
+from torch.nn.modules import module as torch_module
+from torch.utils.hooks import RemovableHandle
 
-from implicit_conv.torch.chains import Chain, is_convolution
-from implicit_conv.torch.converted import Converted
+from implicit_conv.torch.backend import Row, compile_graph
 from implicit_conv.torch.override import SWITCH
-from implicit_conv.torch.trace import LeftError
+from implicit_conv.torch.region import is_watched
 
-HEADS = "convolution", "one call with", "graph of"
+CALL = "_compiled_call_impl"  # the attribute
+CONVOLUTIONS = (
+    *(nn.Conv1d, nn.Conv2d, nn.Conv3d),
+    *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
+)
+HOOKS = (
+    *("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),
+    *("_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs"),
+)
 
 
-def convert(model: Any, precision: str) -> str:
-    """See `implicit_conv.torch.convert`; the precision is checked."""
-    _check(model)
-    training = [name for name, module in model.named_modules() if module.training]
-    if training:
-        raise ValueError(
-            f"{training[0] or 'the model'} is in training mode, and convert() folds what batch "
-            "norms do in eval mode: call model.eval() before"
-        )
+def convert(model: Any, precision: str, choose: str) -> Any:
+    """See `implicit_conv.torch.convert`; the options are checked."""
     restore(model)
     SWITCH.lend(model)  # idle threads of torch spin on the CPUs that others would need
     for module in model.modules():
-        if "forward" not in vars(module) and _runs_convolutions(module):
-            Converted(module, precision).put()
-    return Report(model).text()
+        if type(module).forward is not nn.Module.forward and _has_convolutions(module):
+            vars(module)[CALL] = CompiledCall(module, {"precision": precision, "choose": choose})
+    return model
 
 
-def restore(model: Any) -> None:
+def restore(model: Any) -> Any:
     """See `implicit_conv.torch.restore`."""
-    _check(model)
-    for module in model.modules():
-        forward = vars(module).get("forward")
-        if isinstance(forward, Converted):
-            forward.take()
-    SWITCH.end_loans(model.modules())
-
-
-def _check(model: Any) -> None:
-    """Refuse what is no module.
-
-    Raises
-    ------
-    TypeError
-        It is a class, a function or anything else.
-    """
-    if not isinstance(model, torch.nn.Module):
+    if not isinstance(model, nn.Module):
         kind = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
         raise TypeError(f"model must be a module of torch, a torch.nn.Module, not {kind}")
+    for module in model.modules():
+        if isinstance(module._compiled_call_impl, CompiledCall):
+            del vars(module)[CALL]
+    SWITCH.end_loans(model.modules())
+    return model
 
 
-def _runs_convolutions(module: Any) -> bool:
-    """Whether a module has a forward and, itself or inside, a convolution."""
-    has_forward = type(module).forward is not torch.nn.Module.forward
-    return has_forward and any(map(is_convolution, module.modules()))
+def compiled_calls(model: Any) -> dict[Any, CompiledCall]:
+    """New calls for the modules that have some, of which nothing is compiled."""
+    found = {}
+    for module in model.modules() if isinstance(model, nn.Module) else ():
+        call = module._compiled_call_impl
+        if isinstance(call, CompiledCall):
+            found[module] = CompiledCall(module, call.graphs.options)
+    return found
 
 
-class Report:
-    """What becomes of the convolutions of a model, in the order of its modules."""
+@contextmanager
+def calls_replaced(calls: Mapping[Any, CompiledCall | None]) -> Iterator[None]:
+    """A block in which modules have these calls; None is their own."""
+    before = {module: module._compiled_call_impl for module in calls}
+    try:
+        for module, call in calls.items():
+            vars(module)[CALL] = call
+        yield
+    finally:
+        for module, call in before.items():
+            vars(module)[CALL] = call
 
-    def __init__(self, model: Any) -> None:
-        self._names = {module: name or "(model)" for name, module in model.named_modules()}
-        self._rows, self._reasons = dict[Any, tuple[str, ...]](), list[str]()
-        self._visit(model)
 
-    def text(self) -> str:
-        """A line for each convolution, and one for each module of which there is no graph."""
-        cells = [HEADS, *(self._rows[m] for m in self._names if m in self._rows)]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        pad = [
-            [cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in cells
-        ]
-        reasons = ["", "These run as they are, and what is inside them alone:", *self._reasons]
-        return "\n".join(["  ".join(row).rstrip() for row in pad] + reasons * bool(self._reasons))
+def _has_convolutions(module: Any) -> bool:
+    return any(isinstance(each, CONVOLUTIONS) for each in module.modules())
 
-    def _visit(self, module: Any) -> None:
-        """Trace a module or, where that fails, what is inside."""
-        if not any(map(is_convolution, module.modules())):
-            return
-        try:
-            self._trace(module)
-        except LeftError as error:
-            self._reasons.append(f"{self._names[module]}: {error}")
-        else:
-            return
-        for child in module.children():
-            self._visit(child)
 
-    def _trace(self, module: Any) -> None:
-        """Note the convolutions of a module's graph.
+class CompiledCall:
+    """The call of one module, compiled where it runs first.
 
+    It does not hold the module, which holds it, and copies and pickles have None in its place.
+
+    Attributes
+    ----------
+    graphs : Graphs
+    """
+
+    def __init__(self, module: Any, options: dict[str, str]) -> None:
+        """
         Raises
         ------
-        LeftError
-            There is none.
+        RuntimeError
+            torch.compile does not serve this Python.
         """
-        forward = vars(module).get("forward")
-        if forward is None:  # a list of modules, or a class without one
-            raise LeftError("it has no forward")
-        if not isinstance(forward, Converted):
-            raise LeftError("its forward was replaced")
-        convolutions = forward.trace().convolutions
-        name = self._names[module]
-        for each in filter(is_convolution, module.modules()):
-            self._rows.setdefault(each, (self._names[each], "left to torch", name))
-        calls: dict[Any, list[str]] = {}  # of each convolution, in their order
-        for one in reversed(convolutions):
-            calls.setdefault(one.chain.conv, []).append(_words(one.chain))
-        for conv, words in calls.items():
-            self._rows[conv] = (self._names[conv], "; ".join(words), name)
+        self._module, self.graphs = weakref.ref(module), Graphs(options)
+        self._begin(module)
+
+    def _begin(self, module: Any) -> None:
+        """Compile anew, with the hooks that there are now, of which guards do not see more."""
+        self._handles, self._hooks = RemovableHandle.next_id, _hooks(module)
+        # With code of its own, no other module uses up its limit of compilations. Dynamo would skip
+        # the call of a module, whose code is torch's.
+        run: Any = FunctionType(_call.__code__.replace(co_name=type(module).__name__), globals())
+        self._run: Callable[..., Any] = torch.compile(
+            run, backend=self.graphs, isolate_recompiles=True
+        )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The result of the module."""
+        module: Any = self._module()
+        # Dynamo comes here for modules with hooks, or with a forward of their own.
+        if torch.compiler.is_dynamo_compiling() or is_watched():
+            return module._call_impl(*args, **kwargs)
+        if self._handles != RemovableHandle.next_id:
+            self._handles = RemovableHandle.next_id
+            if self._hooks != _hooks(module):
+                self._begin(module)
+        return self._run(module, args, kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _nothing, ()
 
 
-def _words(chain: Chain) -> str:
-    """What one call computes besides a convolution."""
-    activation = chain.activation
-    name = activation[0] if isinstance(activation, tuple) else activation or ""
-    parts = "batch norm" if chain.norm else "", "residual" if chain.adds else "", name
-    return ", ".join(filter(None, parts)) or "nothing"
+def _nothing() -> None:
+    """What copies have."""
+
+
+def _call(module: Any, args: Any, kwargs: Any) -> Any:
+    return module._call_impl(*args, **kwargs)
+
+
+def _hooks(module: Any) -> list[tuple[int, ...]]:
+    """The hooks of a module, of those inside, and of all modules."""
+    return [*map(tuple, _dicts(module))]
+
+
+def _dicts(module: Any) -> Iterator[Any]:
+    yield from (vars(torch_module)[f"_global{name}"] for name in HOOKS[:4])
+    for each in module.modules():
+        yield from (getattr(each, name) for name in HOOKS)
+
+
+class Graphs:
+    """A backend that knows what it has compiled.
+
+    Attributes
+    ----------
+    options : dict of str
+    rows : list of list of Row
+        Those of each graph, the newest last.
+    """
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self.options, self.rows = options, list[list[Row]]()
+
+    def __call__(self, graph: Any, inputs: Any) -> Callable[..., Any]:
+        """A compiled graph; see `implicit_conv.torch.backend.backend`."""
+        found = compile_graph(graph, inputs, **self.options)
+        self.rows.append(found.rows)
+        return found.run

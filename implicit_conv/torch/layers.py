@@ -18,9 +18,9 @@ from torch.nn import functional
 
 from implicit_conv.problem.options import Activation
 from implicit_conv.torch import activations
+from implicit_conv.torch.purity import is_pure
 from implicit_conv.torch.steps import Window
 from implicit_conv.torch.tensors import DTYPES
-from implicit_conv.torch.trace import is_pure
 
 CONVOLUTIONS = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}
 TRANSPOSED = {torch.conv_transpose1d: 1, torch.conv_transpose2d: 2, torch.conv_transpose3d: 3}
@@ -87,6 +87,14 @@ class Layer:
         """What else it reads: w, the bias, and the batch norm."""
         return [self.w, self.bias, *self.norm]
 
+    @property
+    def words(self) -> str:
+        """What it computes besides the convolution."""
+        activation = self.activation
+        name = activation[0] if isinstance(activation, tuple) else activation or ""
+        parts = "batch norm" * bool(self.norm), "residual" * (self.residual is not None), name
+        return ", ".join(filter(None, parts)) or "nothing"
+
     def __repr__(self) -> str:
         """All but the names of its nodes."""
         w = _value(self.w)
@@ -135,7 +143,7 @@ def _writes(node: Node) -> bool:
     """Whether a node may write to what another one reads: all that is not surely pure, but for
     activations in place of a new tensor.
     """
-    if is_pure(node, None):
+    if is_pure(node):
         return False
     of = node.args[0] if node.args else None
     fresh = isinstance(of, Node) and of.target in FRESH and len(of.users) == 1
@@ -159,6 +167,11 @@ def _named(node: Node, names: tuple[str, ...], defaults: dict[str, Any]) -> dict
     return given if len(node.args) <= len(names) and given.keys() <= known else None
 
 
+def is_convolution(node: Node) -> bool:
+    """Whether a node is a convolution of torch."""
+    return node.target in CONVOLUTIONS or node.target in TRANSPOSED
+
+
 def convolution(node: Node, precision: str) -> Layer | None:
     """The layer of a convolution alone; None of all else."""
     transposed = node.target in TRANSPOSED
@@ -173,8 +186,9 @@ def convolution(node: Node, precision: str) -> Layer | None:
     if None in every or padding is None or type(given["groups"]) is not int:
         return None
     stride, dilation, added = every
-    window = Window.of((stride, padding, dilation, transposed, added, given["groups"]), precision)
-    return Layer(x, w, bias, window, tuple(zip(padding, padding, strict=True)), nodes=[node])
+    least = tuple(low for low, _ in padding)
+    window = Window.of((stride, least, dilation, transposed, added, given["groups"]), precision)
+    return Layer(x, w, bias, window, padding, nodes=[node])
 
 
 def _are_like(rank: int, node: Node, given: dict[str, Any]) -> bool:
@@ -227,14 +241,17 @@ def _sizes(given: Any, rank: int) -> tuple[int, ...] | None:
     return sizes if all(type(size) is int for size in sizes) else None
 
 
-def _padding(given: Any, w: Any, dilation: Any, rank: int) -> tuple[int, ...] | None:
-    """The padding on either side, which "same" and "valid" are words for; None if sides differ."""
-    if given != "same":
-        return _sizes(0 if given == "valid" else given, rank)
-    if w is None or dilation is None:
-        return None
-    both = [step * (size - 1) for step, size in zip(dilation, w.shape[2:], strict=True)]
-    return None if any(size % 2 for size in both) else tuple(size // 2 for size in both)
+def _padding(given: Any, w: Any, dilation: Any, rank: int) -> tuple[tuple[int, int], ...] | None:
+    """The padding before and after each axis, which "same" and "valid" are words for; None if it is
+    no number.
+    """
+    if given == "same":
+        if w is None or dilation is None:
+            return None
+        both = [step * (size - 1) for step, size in zip(dilation, w.shape[2:], strict=True)]
+        return tuple((size // 2, size - size // 2) for size in both)
+    sizes = _sizes(0 if given == "valid" else given, rank)
+    return None if sizes is None else tuple(zip(sizes, sizes, strict=True))
 
 
 def _value(node: Any) -> Any:

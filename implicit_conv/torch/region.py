@@ -21,13 +21,13 @@ from implicit_conv.operators.plan import Plan
 from implicit_conv.operators.programs import Part, Pipeline, Program, repeat
 from implicit_conv.process.cache import keep_call
 from implicit_conv.settings import current, local
+from implicit_conv.torch.fused_steps import FUSED_STEPS
 from implicit_conv.torch.layers import Layer
 from implicit_conv.torch.measured import CHOICES, ours_is_faster, worth_measuring
 from implicit_conv.torch.openmp import is_forked
 from implicit_conv.torch.regions import Region
 from implicit_conv.torch.steps import CPU, LOG, REFUSAL, plan_of
 from implicit_conv.torch.tensors import CHANNELS_LAST, DTYPES, View
-from implicit_conv.torch.watch import FUSED_STEPS
 
 PLAIN = torch.Tensor, torch.nn.Parameter
 REFUSED = "refused"  # what is kept where torch computes the region
@@ -84,10 +84,15 @@ class RegionFunction:
         self._states, self._calls = 0, 0
         self._last: State = ()
 
+    @property
+    def runs(self) -> bool:
+        """Whether there is a program for tensors that came."""
+        return any(made is not REFUSED for made in self._made.values())
+
     def __call__(self, *operands: Any) -> Any:
         """The result, by torch where no program takes the tensors."""
         images, weights = operands[: self._images], operands[self._images :]
-        y = None if _is_watched() else self._run(images, weights)
+        y = None if is_watched() else self._run(images, weights)
         return self._by_torch(*operands) if y is None else y
 
     def _by_torch(self, *operands: Any) -> Any:
@@ -225,7 +230,7 @@ class RegionFunction:
         return packed
 
 
-def _is_watched() -> bool:
+def is_watched() -> bool:
     """Whether calls do more than compute numbers, or somebody looks at what they call."""
     c = torch._C
     return bool(
@@ -284,5 +289,6 @@ def _epilogue(bias: Any, norm: Any, eps: float | None) -> tuple[Array | None, Ar
         default if each is None else tensor_array(each).astype(np.float64)
         for each, default in zip(norm, neutral, strict=True)
     )
-    scale = weight / np.sqrt(variance + eps)
-    return ((0 if added is None else added) - mean) * scale + shift, scale
+    with np.errstate(all="ignore"):  # variances may be anything
+        scale = weight / np.sqrt(variance + eps)
+        return ((0 if added is None else added) - mean) * scale + shift, scale

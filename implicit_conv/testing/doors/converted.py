@@ -1,5 +1,4 @@
-"""Random small networks with `implicit_conv.torch.convert`, or compiled by our backend of
-``torch.compile``, against themselves in float64.
+"""Random small networks with `implicit_conv.torch.convert` against themselves in float64.
 
 A network is called again and again, each time with other values, while its weights, its modules and
 its modes change.
@@ -50,11 +49,9 @@ CHANGES = (
 )
 
 
-NOT_COMPILED = "hook", "convert", "restore"  # changes that no guard of Dynamo sees, or of convert
-PLANNED, FUSED, OWN = "planned", "fused", "torch's own kernels"
+MADE, TOGETHER, LEFT = "made", "in one program", "left to torch"
 KINDS = (*map(calls, TIMES), *dict.fromkeys(CHANGES[1:]))
-MADE, TOGETHER, LEFT = "made", "in one program", "left to torch"  # of compiled ones
-WAYS = PLANNED, FUSED, OWN, MADE, TOGETHER, LEFT
+WAYS = MADE, TOGETHER, LEFT
 
 
 @dataclass(frozen=True)
@@ -137,8 +134,6 @@ class Program:
         How often it is called before the first change.
     is_flat : bool
         Whether all parameters are parts of one tensor, which has other ones for them too.
-    is_compiled : bool
-        Whether it is compiled, and not converted.
     is_whole : bool
         Whether it returns the last layer's result alone, so that layers are together.
     guard : one of SIDES, or ""
@@ -155,7 +150,6 @@ class Program:
     seed: int
     times: int = 1
     is_flat: bool = False
-    is_compiled: bool = False
     is_whole: bool = False
     guard: str = ""
 
@@ -184,7 +178,6 @@ class Program:
         import torch
 
         import implicit_conv.torch as door
-        from implicit_conv.torch import fused
         from implicit_conv.torch.region import Made, RegionFunction
 
         torch.manual_seed(self.seed)
@@ -197,33 +190,28 @@ class Program:
         rows = _rows(model)
         if self.is_flat:
             _use_row(model, rows)
-        watch, dice, run = Watch(), Dice(self.seed), model
-        if self.is_compiled:
-            run = _compiled(model)
-        else:
-            door.convert(model)
+        watch, dice = Watch(), Dice(self.seed)
+        torch._dynamo.reset()  # it holds what it has compiled
+        door.convert(model, choose="always")
         with (
-            counted(watch, fused.FusedConv, "_prepared", f"converted: {PLANNED}"),
-            counted(watch, fused.FusedStep, "run", f"converted: {FUSED}"),
-            counted(watch, fused.FusedConv, "_by_torch", f"converted: {OWN}"),
-            counted(watch, RegionFunction, "_program", f"compiled: {MADE}"),
-            counted(watch, Made, "run", f"compiled: {TOGETHER}"),
-            counted(watch, RegionFunction, "_by_torch", f"compiled: {LEFT}"),
+            counted(watch, RegionFunction, "_program", f"converted: {MADE}"),
+            counted(watch, Made, "run", f"converted: {TOGETHER}"),
+            counted(watch, RegionFunction, "_by_torch", f"converted: {LEFT}"),
         ):
             for _ in range(self.times):
-                self._compare(model, run, 1, "plain")
+                self._compare(model, 1, "plain")
             for number, change in enumerate(self.changes):
                 threads = 2 if change == "threads" else 1
                 if change == "average":
                     _use_row(model, rows)
-                elif not (self.is_compiled and change in NOT_COMPILED):
+                else:
                     _change(model, change)
                 with config(num_threads=threads):
-                    self._compare(model, run, 1 + number % 2, dice.pick(*FORMS))
-                    self._compare(model, run, 1, dice.pick(*FORMS))
+                    self._compare(model, 1 + number % 2, dice.pick(*FORMS))
+                    self._compare(model, 1, dice.pick(*FORMS))
         return (*self.kinds, *watch.taken)
 
-    def _compare(self, model: Any, run: Any, batch: int, form: str) -> None:
+    def _compare(self, model: Any, batch: int, form: str) -> None:
         import torch
 
         shape = (batch, self.channels, *(self.pixels + axis for axis in range(self.rank)))
@@ -239,24 +227,11 @@ class Program:
             module.register_forward_hook(lambda *given: sums.append(given[-1]))
         with torch.no_grad():
             own = exact(x.double())
-            found = run(x)
+            found = model(x)
         arrays = (each for each in (*sums, *own) if isinstance(each, torch.Tensor))
         most = max(float(each.abs().max()) for each in arrays)
         for expected, result in zip(own, found, strict=True):
             check_close(_array(expected), _array(result), EPS[self.dtype] * most)
-
-
-def _compiled(model: Any) -> Any:
-    """The model as compiled code."""
-    import torch
-
-    from implicit_conv.torch.backend import backend
-
-    def ours(graph: Any, inputs: Any) -> Any:
-        return backend(graph, inputs, options={"choose": "always"})
-
-    torch._dynamo.reset()  # all networks have one code, which is compiled a few times at most
-    return torch.compile(model, backend=ours)
 
 
 def _network(program: Program) -> Any:
@@ -330,7 +305,7 @@ def _change(model: Any, how: str) -> None:
 
     conv, norm = model.parts[0][:2]
     if how == "convert":
-        door.convert(model)
+        door.convert(model, choose="always")
     elif how == "restore":
         door.restore(model.parts[0])
     elif how == "train":
@@ -401,7 +376,6 @@ def draw(dice: Dice) -> Program:
         changes,
         dice.number(0, 1 << 30),
         dice.pick(*TIMES[2:]) if dice.happens(8) else dice.pick(1, 2),
-        dice.happens(2),
         dice.happens(2),
         dice.happens(2),
         dice.pick(*SIDES) if dice.happens(3) else "",

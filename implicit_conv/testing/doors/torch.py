@@ -41,17 +41,16 @@ TAPS = {1: ((9,),), 2: ((3, 3), (9, 1), (1, 9)), 3: ((3, 3, 1), (1, 3, 3))}
 WRITES = ("data", "numpy", "in place", "new memory", "new parameter", "swap", "optimiser")
 SWITCHES = ("block", "no room", "off and on", "strict")
 BIASES = ("none", "vector", "strided")
-MODULES = ("module", "converted")  # forms with a module of torch.nn, or one that is converted
 DIRECT = ("functional", "module", "operator")  # those of threads and of forked children
-FORMS = (*DIRECT, "converted", "compiled")  # what makes a call; compiled by torch.compile
+FORMS = (*DIRECT, "module", "compiled")  # what makes a call; compiled by torch.compile
 MODES = ("no grad", "inference", "training", "autocast")
 STRIDES, THREADS, FORKED = "strides out of order", "by threads", "in a forked child"
 PROGRAM, PACKED = "kept, a program run by Python", "a packed filter"
-OWN, FUSED = "torch's own kernel", "fused"
-KINDS = (*FORMS, *MODES, *map(calls, TIMES), STRIDES, THREADS, FORKED)
+OWN = "torch's own kernel"
+KINDS = (*dict.fromkeys(FORMS), *MODES, *map(calls, TIMES), STRIDES, THREADS, FORKED)
 # Compiled code reads tensors where it knows how they are stored.
 FRONT = (COMPILED,) if sys.platform == "linux" and not differing() else ()
-WAYS = (FIRST, PROGRAM, PACKED, FUSED, *FRONT)
+WAYS = (FIRST, PROGRAM, PACKED, *FRONT)
 PARAMETERS, REPEATS, KEPT = 2, 12, 64 << 20
 Result = tuple[Array, float]  # and how far it may be from an exact one
 CHILD_SECONDS = 60  # after which a forked child hangs: one of a busy machine took more than 20
@@ -156,7 +155,6 @@ class Use:
         """A function of x, w and a bias that makes the calls in this form, if it `is_on`."""
         import torch
 
-        import implicit_conv.torch as door
 
         function = partial(getattr(torch.nn.functional, self.function), **self.options)
         if self.form == "operator" and is_on:
@@ -164,7 +162,7 @@ class Use:
         if self.form == "compiled" and is_on:
             yield torch.compile(function, backend="eager")
             torch.compiler.reset()  # its weak references to a parameter forbid to swap it
-        elif self.form in MODULES and is_on:
+        elif self.form == "module" and is_on:
             kind = getattr(torch.nn, self.function.replace("conv", "Conv").replace("_t", "T"))
             taps = self.shape[2:]
             module = kind(*self.channels, taps, bias=False, device="meta", **self.options).eval()
@@ -174,8 +172,6 @@ class Use:
                 module.bias = None if bias is None else bias
                 return module(x)
 
-            if self.form == "converted":
-                door.convert(module)
             yield called
         else:
             yield function
@@ -199,7 +195,7 @@ class Use:
             step = 2 if self.bias == "strided" else 1
             bias = _integers((step * (filters - 1) + 1,), seed + 2).to(dtype)
             bias = (bias if watch is None else placed(bias))[::step]
-            if self.form in MODULES:
+            if self.form == "module":
                 bias = torch.nn.Parameter(bias, requires_grad=False)
         call = partial(convolve, x, w, bias)
         if watch is not None:
@@ -321,12 +317,11 @@ class Program:
 @contextmanager
 def _watched() -> Iterator[Watch]:
     """Note the ways of calls of torch: by a step's function of arrays, by its program, by a packed
-    filter, by that of a converted module, by torch's own kernel, and where Python sees no call, by
-    compiled code.
+    filter, by torch's own kernel, and where Python sees no call, by compiled code.
     """
-    from implicit_conv.torch import fused, override, steps
+    from implicit_conv.torch import override, steps
 
-    watch, run, run_fused = Watch(), steps.Step.__call__, fused.FusedStep.run
+    watch, run = Watch(), steps.Step.__call__
 
     def called(step: Any, a: Any, b: Any, bias: Any = None, packed: Any = None) -> Any:
         watch.note(FIRST)
@@ -335,16 +330,10 @@ def _watched() -> Iterator[Watch]:
             watch.note(PACKED)
         return y
 
-    def fused_call(*arguments: Any) -> Any:
-        y = run_fused(*arguments)
-        watch.note(FUSED)
-        return y
-
     with (
         mock.patch.object(steps.Step, "__call__", called),
         noted(watch, override, "torchs_convolution", OWN),
         noted(watch, compiled(), "run", PROGRAM),
-        mock.patch.object(fused.FusedStep, "run", fused_call),
     ):
         yield watch
 
