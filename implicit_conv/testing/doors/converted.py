@@ -185,7 +185,7 @@ class Program:
 
         import implicit_conv.torch as door
         from implicit_conv.torch import fused
-        from implicit_conv.torch.region import Made, RegionFunction
+        from implicit_conv.torch.region import BoundProgram, RegionFunction
 
         torch.manual_seed(self.seed)
         torch.set_num_threads(1)
@@ -207,7 +207,7 @@ class Program:
             counted(watch, fused.FusedStep, "run", f"converted: {FUSED}"),
             counted(watch, fused.FusedConv, "_by_torch", f"converted: {OWN}"),
             counted(watch, RegionFunction, "_program", f"compiled: {MADE}"),
-            counted(watch, Made, "run", f"compiled: {TOGETHER}"),
+            counted(watch, BoundProgram, "run", f"compiled: {TOGETHER}"),
             counted(watch, RegionFunction, "_by_torch", f"compiled: {LEFT}"),
         ):
             for _ in range(self.times):
