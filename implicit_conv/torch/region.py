@@ -70,6 +70,8 @@ class RegionFunction:
             own = [None if node is None else weights.index(node) for node in layer.weights]
             self._layers.append((layer, read, own))
             numbers[layer.result] = len(numbers)
+        forms = [(*(of := node.meta["example_value"]).shape, *of.stride()) for node in weights]
+        self._varying = [n for n, form in enumerate(forms) if {*map(type, form)} != {int}]
         self._states = WeightStates()
         self._forms: dict[object, Any] = {}  # results of torch by kinds of tensors, without memory
 
@@ -93,6 +95,8 @@ class RegionFunction:
             if not begin or begin % each.element_size():
                 return None
             key += each.shape, each.stride(), each.dtype
+        for number in self._varying:  # graphs and addresses tell all others
+            key += weights[number].shape, weights[number].stride()
         state = self._states.of(weights)
         if state is None:
             return None
@@ -236,7 +240,7 @@ def _filters(plan: Plan, view: View, w: Any, number: Any, state: WeightState) ->
     if engine.best.cycles <= engine.best_packed.packed_cycles:
         own.base.owner = w.untyped_storage()  # the tensor itself would seem to be in use
         return array
-    order = view.layout, engine.packed_key
+    order = view.shape, view.strides, view.layout, engine.packed_key
     return state.filters(number, order, lambda: plan.pack(array))
 
 

@@ -465,6 +465,16 @@ def test_weights_keep_their_addresses_from_others():
     torch.UntypedStorage._free_weak_ref(memory)
 
 
+def test_weights_of_other_shapes_at_one_address():
+    compiled = torch.compile(convolve, backend=Graphs(), dynamic=True)
+    x, w, bias = torch.randn(2, 8, 9, 8), torch.randn(16, 8, 3, 3), torch.randn(16)
+    with torch.no_grad():
+        for count in (16, 8, 16, 12):
+            given = x, w[:count], bias[:count]
+            found, own = compiled(*given), convolve(*given)
+            assert found.shape == own.shape and torch.allclose(found, own, atol=1e-4)
+
+
 def test_strides_change_without_a_graph_each():
     compiled = torch.compile(convolve, backend=Graphs(), dynamic=True)
     weights = torch.randn(8, 8, 3, 3), torch.randn(8)
