@@ -280,6 +280,38 @@ def test_nothing_moves_behind_a_write(name):
     check(randomize(Writes(WRITES[name])), torch.randn(2, 8, 6, 5), [1, 1])
 
 
+READS = {
+    "chunk": lambda x: x.chunk(2, 1)[1],
+    "split": lambda x: torch.split(x, 5, 1)[0],
+    "slice": lambda x: x[:, 2:],
+    "values": lambda x: torch.sort(x).values,
+}
+
+
+class Reads(Writes):
+    """A convolution whose image is read, and perhaps written to, before what follows."""
+
+    def forward(self, x):
+        x = x * 1
+        y = self.conv(x)
+        part = self.write(x)
+        if self.follows is torch.relu_:
+            part.mul_(2)
+        return self.last(torch.relu(y)) + x, part
+
+
+@pytest.mark.parametrize("name", READS)
+@pytest.mark.parametrize("follows", [torch.relu, torch.relu_])
+def test_reading_items_ends_no_region(name, follows):
+    model, graphs = randomize(Reads(READS[name], follows)), Graphs()
+    compiled, x = torch.compile(model, backend=graphs), torch.randn(2, 8, 6, 5)
+    with torch.no_grad():
+        for _ in range(3):
+            for found, own in zip(compiled(x), model(x), strict=True):
+                assert torch.allclose(found, own, atol=1e-4)
+    assert graphs.regions == ([2] if follows is torch.relu else [1, 1])
+
+
 def test_layers_do_not_meet_across_a_write():
     model = randomize(Writes(WRITES["method"], follows=lambda y: y))
     check(model, torch.randn(2, 8, 6, 5), [1, 1])
