@@ -1,9 +1,11 @@
 """torch.compile with this backend, against the same modules in float64 without it."""
 
 import copy
+import os
 import threading
 
 import pytest
+from processes import output_of
 
 torch = pytest.importorskip("torch")
 
@@ -505,6 +507,30 @@ def test_weights_of_other_shapes_at_one_address():
             given = x, w[:count], bias[:count]
             found, own = compiled(*given), convolve(*given)
             assert found.shape == own.shape and torch.allclose(found, own, atol=1e-4)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_runs_new_weights_without_torchs_threads():
+    """libgomp hangs in the child of a parent that used several of them."""
+    code = """
+import os, signal, numpy, torch
+from implicit_conv.torch import backend as door
+torch.set_num_threads(2)
+def convolve(x, w):
+    return torch.conv2d(x, w, padding=1).relu()
+x, w = torch.randn(4, 32, 40, 40), torch.randn(64, 32, 3, 3)
+ours = lambda *given: door.backend(*given, options={"choose": "always"})
+compiled = torch.compile(convolve, backend=ours)
+with torch.no_grad():
+    expected = convolve(x, -w).numpy()
+    compiled(x, w)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        os._exit(0 if numpy.allclose(compiled(x, -w).numpy(), expected, atol=1e-3) else 1)
+print(os.waitpid(child, 0)[1])
+"""
+    assert output_of(code, timeout=120) == "0"
 
 
 def test_strides_change_without_a_graph_each():
