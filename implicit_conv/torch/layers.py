@@ -38,6 +38,7 @@ MODES = {
 FRESH = {*CONVOLUTIONS, *TRANSPOSED, functional.batch_norm, operator.add, torch.add}  # new tensors
 SUMS = operator.add, operator.iadd, torch.add, "add", "add_"
 WRITING_SUMS = operator.iadd, "add_"
+ITEMS = tuple.__getitem__, list.__getitem__, dict.__getitem__  # which only read
 
 
 @dataclass(repr=False)
@@ -143,12 +144,18 @@ def _writes(node: Node) -> bool:
     """Whether a node may write to what another one reads: all that is not surely pure, but for
     activations in place of a new tensor.
     """
-    if is_pure(node):
+    if is_pure(node) or node.target is torch.split or _reads_item(node):
         return False
     of = node.args[0] if node.args else None
     fresh = isinstance(of, Node) and of.target in FRESH and len(of.users) == 1
     known = activations.of_call(node.target, node.args[1:], node.kwargs) is not None
     return not (fresh and known)
+
+
+def _reads_item(node: Node) -> bool:
+    """Whether a node reads an item of what is known to be a tensor, or a container of Python's."""
+    of = _value(node.args[0]) if node.target is operator.getitem else None
+    return isinstance(of, torch.Tensor) or getattr(type(of), "__getitem__", None) in ITEMS
 
 
 def _only_user(node: Node) -> Node | None:

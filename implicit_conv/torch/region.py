@@ -1,13 +1,13 @@
 """A region as a function of tensors: its layers as one program, for tensors of each kind.
 
 Between layers, images lie in one block of memory, with their channels last. Packed filters and
-epilogues are those of one state of the weights, which each call compares.
+epilogues are those of one state of the weights, which each call looks up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,34 +21,27 @@ from implicit_conv.operators.plan import Plan
 from implicit_conv.operators.programs import Part, Pipeline, Program, repeat
 from implicit_conv.process.cache import keep_call
 from implicit_conv.settings import current, local
-from implicit_conv.torch.fused_steps import FUSED_STEPS
 from implicit_conv.torch.layers import Layer
 from implicit_conv.torch.measured import CHOICES, ours_is_faster, worth_measuring
 from implicit_conv.torch.openmp import is_forked
 from implicit_conv.torch.regions import Region
 from implicit_conv.torch.steps import CPU, LOG, REFUSAL, plan_of
 from implicit_conv.torch.tensors import CHANNELS_LAST, DTYPES, View
+from implicit_conv.torch.weight_states import WeightState, WeightStates
 
 PLAIN = torch.Tensor, torch.nn.Parameter
-REFUSED = "refused"  # what is kept where torch computes the region
-# After so many states of the weights that served a single call each, torch computes the region:
-# filters that change with every call are not worth packing.
-MOST_STATES = 4
-# Of each weight: its version, its address, and the steps of fused optimisers so far.
-State: TypeAlias = tuple[tuple[int, int, int], ...]
+UNKNOWN = object()
 
 
-class Made(NamedTuple):
+class BoundProgram(NamedTuple):
     """What runs a region for tensors of one kind, and one state of the weights. `held` keeps alive
-    what the program reads by address, and the memory of these weights, so that no other tensor has
-    their addresses.
+    what the program reads by address.
     """
 
-    state: State
     program: Program
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    held: tuple[Any, ...]
+    held: Any
 
     def run(self, dtype: Any, begins: Sequence[int]) -> Any:
         """The result for images at these addresses."""
@@ -77,17 +70,16 @@ class RegionFunction:
             own = [None if node is None else weights.index(node) for node in layer.weights]
             self._layers.append((layer, read, own))
             numbers[layer.result] = len(numbers)
-        self._made: dict[object, Any] = {}
-        # With the states that they are of, and aliases that keep others from their addresses.
-        self._packed: dict[object, tuple[object, Any, Any]] = {}
-        # States that served one call, in a row; the last one, and its calls.
-        self._states, self._calls = 0, 0
-        self._last: State = ()
+        forms = [(*(of := node.meta["example_value"]).shape, *of.stride()) for node in weights]
+        self._varying = [n for n, form in enumerate(forms) if {*map(type, form)} != {int}]
+        norms = [own[2:4] for _, _, own in self._layers if len(own) > 2]
+        self._states = WeightStates([*{n for own in norms for n in own}])
+        self._forms: dict[object, Any] = {}  # results of torch by kinds of tensors, without memory
 
     @property
     def runs(self) -> bool:
         """Whether there is a program for tensors that came."""
-        return any(made is not REFUSED for made in self._made.values())
+        return any(bound for state in self._states for bound in state.programs.values())
 
     def __call__(self, *operands: Any) -> Any:
         """The result, by torch where no program takes the tensors."""
@@ -109,67 +101,58 @@ class RegionFunction:
             if not begin or begin % each.element_size():
                 return None
             key += each.shape, each.stride(), each.dtype
-        made = self._made.get(key)
-        if made is None:
-            made = self._make(key, images, weights, begins)
-            self._calls += made is not REFUSED and made.state == self._last
-        elif made is not REFUSED:
-            if made.state != _state(weights):
-                made = self._again(key, images, weights, begins)
-            self._calls += 1
-        return None if made is REFUSED else made.run(images[0].dtype, begins)
+        for number in self._varying:  # graphs and addresses tell all others
+            key += weights[number].shape, weights[number].stride()
+        state = self._states.of(weights)
+        if state is None:
+            return None
+        bound = state.programs.get(key, UNKNOWN)
+        if bound is UNKNOWN:
+            if not state.is_settled:
+                LOG.debug(REFUSAL, "the weights of a region change with every call")
+                return None
+            bound = self._bind(key, state, images, weights, begins)
+        return None if bound is None else bound.run(images[0].dtype, begins)
 
-    def _again(self, key: object, *given: Any) -> Any:
-        """What runs the region with weights that have changed."""
-        state = _state(given[1])
-        if state != self._last:  # otherwise tensors of other kinds have come with it before
-            self._states = self._states + 1 if self._calls < 2 else 0
-            self._calls, self._last = 0, state
-            for other, made in [*self._made.items()]:  # each holds packed filters of its state
-                if made is not REFUSED and made.state != state:
-                    self._made.pop(other, None)
-        if self._states < MOST_STATES:
-            return self._make(key, *given)
-        LOG.debug(REFUSAL, "the weights of a region change with every call")
-        self._packed.clear()
-        keep_call(self._made, key, REFUSED)
-        return REFUSED
-
-    def _make(
-        self, key: object, images: Sequence[Any], weights: Sequence[Any], begins: Sequence[int]
-    ) -> Any:
-        """What runs the region for tensors like these, from now on; REFUSED where torch does."""
+    def _bind(self, key: object, state: Any, images: Any, weights: Any, begins: Any) -> Any:
+        """What runs the region for tensors like these, from now on; None where torch does."""
         threads = current().num_threads or min(torch.get_num_threads(), available_threads())
-        found: Any = REFUSED
+        found = None
         try:
-            y = self._theirs(*images, *weights)
+            y = self._forms.get(key)
+            if y is None:
+                y = self._theirs(*images, *weights)
+                y = torch.empty_strided(y.shape, y.stride(), dtype=y.dtype, device="meta")
+                keep_call(self._forms, key, y)
             with local(num_threads=threads):
-                made, plans = self._program(images, weights, y)
+                bound, plans = self._program(images, weights, y, state)
         except (ValueError, TypeError, RuntimeError) as error:  # for what no plan takes
             LOG.debug(REFUSAL, error)
         else:
             fixed = not self._measures or torch.are_deterministic_algorithms_enabled()
             if fixed or is_forked() or not any(map(worth_measuring, plans)):
-                found = made
-            elif self._is_faster(made, images, weights, begins, threads):
-                found = made
-        keep_call(self._made, key, found)
+                found = bound
+            elif self._is_faster(bound, images, weights, begins, threads):
+                found = bound
+        self._states.keep(state, key, found)
         return found
 
-    def _is_faster(self, made: Made, images: Any, weights: Any, begins: Any, threads: int) -> bool:
+    def _is_faster(
+        self, bound: BoundProgram, images: Any, weights: Any, begins: Any, threads: int
+    ) -> bool:
         """Whether our program is faster than torch's operators, by times of both."""
         dtype, sizes = images[0].dtype, [(t.shape, t.stride()) for t in images]
         times = CHOICES.times(
             ("region", self._kind, dtype, threads),
             sizes,
-            lambda: made.run(dtype, begins),
+            lambda: bound.run(dtype, begins),
             lambda: self._theirs(*images, *weights),
         )
         return times is None or ours_is_faster(times)
 
     def _program(
-        self, images: Sequence[Any], weights: Sequence[Any], y: Any
-    ) -> tuple[Made, list[Plan]]:
+        self, images: Sequence[Any], weights: Sequence[Any], y: Any, state: WeightState
+    ) -> tuple[BoundProgram, list[Plan]]:
         """The program for tensors like these, with a result like y, and the plans of its layers.
 
         Raises
@@ -177,10 +160,10 @@ class RegionFunction:
         PlanError
             There is none.
         """
-        state, pipeline, plans = _state(weights), Pipeline(), list[Plan]()
-        if not all(begin for _, begin, _ in state) or len(state) < len(weights):
-            raise PlanError("a weight has no memory or no version")
-        if any(at % w.element_size() for w, (_, at, _) in zip(weights, state, strict=True)):
+        pipeline, plans = Pipeline(), list[Plan]()
+        if not all(map(address, weights)):
+            raise PlanError("a weight has no memory")
+        if any(address(w) % w.element_size() for w in weights):
             raise PlanError("the elements of a weight are not aligned")
         if any(each.is_neg() for each in weights):
             raise PlanError("a weight is negative only by its flag")
@@ -205,29 +188,14 @@ class RegionFunction:
                 raise PlanError("the residual has another shape than the sum")
             strides = y.stride() if layer is self._layers[-1][0] else _strides(shape, last)
             views.append(view := View(shape, strides, w.element_size(), "NC", last))
-            filters = self._filters(plan, of_w, w, own[0], state)
+            filters = _filters(plan, of_w, w, own[0], state)
             form = view.planned_shape, view.planned_strides
             pipeline.add(Part(plan, read, filters, *form, *_epilogue(bias, norm, layer.eps)))
             plans.append(plan)
             held.append(filters)
         if (views[-1].shape, plans[-1].problem.dtype) != (tuple(y.shape), DTYPES[y.dtype]):
             raise PlanError("torch promotes the result")
-        aliases = [each.detach() for each in weights]
-        made = Made(state, pipeline.program(), views[-1].shape, y.stride(), (held, aliases))
-        return made, plans
-
-    def _filters(self, plan: Plan, view: View, w: Any, number: Any, state: Any) -> Any:
-        """The filter as the plan reads it: packed, which other plans may read too, or as it is."""
-        engine: Any = plan.engine
-        array = view.planned(tensor_array(w))
-        if engine.best.cycles <= engine.best_packed.packed_cycles:
-            return array
-        key = number, view.layout, engine.packed_key
-        of, packed, _ = self._packed.get(key, (None, None, None))
-        if of != state[number]:
-            packed = plan.pack(array)
-            self._packed[key] = state[number], packed, w.detach()
-        return packed
+        return BoundProgram(pipeline.program(), views[-1].shape, y.stride(), held), plans
 
 
 def is_watched() -> bool:
@@ -270,13 +238,16 @@ def _strides(shape: tuple[int, ...], last: bool) -> tuple[int, ...]:
     return tuple(strides)
 
 
-def _state(weights: Sequence[Any]) -> State:
-    """What differs once a weight was written to, as far as torch tells, or replaced."""
-    steps = FUSED_STEPS[0]
-    try:
-        return tuple([(each._version, address(each), steps) for each in weights])
-    except RuntimeError:  # those made by ``torch.inference_mode`` have no versions
-        return ()
+def _filters(plan: Plan, view: View, w: Any, number: Any, state: WeightState) -> Any:
+    """The filter as the plan reads it: packed, which other plans may read too, or as it is."""
+    engine: Any = plan.engine
+    own: Any = tensor_array(w)
+    array = view.planned(own)
+    if engine.best.cycles <= engine.best_packed.packed_cycles:
+        own.base.owner = w.untyped_storage()  # the tensor itself would seem to be in use
+        return array
+    order = view.shape, view.strides, view.layout, engine.packed_key
+    return state.filters(number, order, lambda: plan.pack(array))
 
 
 def _epilogue(bias: Any, norm: Any, eps: float | None) -> tuple[Array | None, Array | None]:

@@ -178,7 +178,7 @@ class Program:
         import torch
 
         import implicit_conv.torch as door
-        from implicit_conv.torch.region import Made, RegionFunction
+        from implicit_conv.torch.region import BoundProgram, RegionFunction
 
         torch.manual_seed(self.seed)
         torch.set_num_threads(1)
@@ -195,7 +195,7 @@ class Program:
         door.convert(model, choose="always")
         with (
             counted(watch, RegionFunction, "_program", f"converted: {MADE}"),
-            counted(watch, Made, "run", f"converted: {TOGETHER}"),
+            counted(watch, BoundProgram, "run", f"converted: {TOGETHER}"),
             counted(watch, RegionFunction, "_by_torch", f"converted: {LEFT}"),
         ):
             for _ in range(self.times):

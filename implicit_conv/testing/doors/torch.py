@@ -155,7 +155,6 @@ class Use:
         """A function of x, w and a bias that makes the calls in this form, if it `is_on`."""
         import torch
 
-
         function = partial(getattr(torch.nn.functional, self.function), **self.options)
         if self.form == "operator" and is_on:
             function = partial(by_operator, transposed=self.is_transposed, **self.options)
