@@ -144,7 +144,7 @@ def test_a_converted_model_has_a_table_of_its_programs(compiles):
     calls = {each: each._compiled_call_impl for each in model.modules()}
     lines = door.explain(model, x).splitlines()
     assert lines[-7].startswith("converted: ") and "times as fast" in lines[-7]
-    assert [line.split("  ")[0] for line in lines[-4:-1]] == ["stem.0", "up", "(model)"]
+    assert [line.split("  ")[0] for line in lines[-4:-1]] == ["stem.0", "up", "conv2d_1"]
     assert "batch norm, relu" in lines[-4]
     assert {line.split()[-1] for line in lines[-4:-1]} == {"1"}
     assert lines[-1] == "1 graph of torch.compile"
