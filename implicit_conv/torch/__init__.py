@@ -7,6 +7,7 @@ do.
 from __future__ import annotations
 
 import operator
+import sys
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from implicit_conv.settings import named
 if TYPE_CHECKING:
     from implicit_conv.torch.switch import Enabled
 
-__all__ = ["convert", "disable", "enable", "explain", "restore"]
+__all__ = ["convert", "disable", "enable", "explain", "is_enabled", "restore"]
 
 # The first torch whose kernels can be kept and called, by torch.library.get_kernel.
 NEEDED = "torch>=2.13"
@@ -96,6 +97,20 @@ def disable() -> None:
     >>> implicit_conv.torch.disable()
     """
     prepare(_override).disable()
+
+
+def is_enabled() -> bool:
+    """Whether `enable` is in force. It does not import torch.
+
+    Examples
+    --------
+    >>> import implicit_conv.torch
+    >>> with implicit_conv.torch.enable():
+    ...     implicit_conv.torch.is_enabled()
+    True
+    """
+    override = sys.modules.get("implicit_conv.torch.override")
+    return override is not None and override.SWITCH.is_on
 
 
 def explain(model: Any, x: Any) -> str:

@@ -72,8 +72,8 @@ class RegionFunction:
             numbers[layer.result] = len(numbers)
         forms = [(*(of := node.meta["example_value"]).shape, *of.stride()) for node in weights]
         self._varying = [n for n, form in enumerate(forms) if {*map(type, form)} != {int}]
-        norms = [own[2:4] for _, _, own in self._layers if len(own) > 2]
-        self._states = WeightStates([*{n for own in norms for n in own}])
+        of_norms = {node for layer in region.layers for node in layer.norm[:2] if node is not None}
+        self._states = WeightStates([weights.index(node) for node in of_norms])
         self._forms: dict[object, Any] = {}  # results of torch by kinds of tensors, without memory
 
     @property

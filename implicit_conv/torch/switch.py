@@ -93,6 +93,11 @@ class Switch:
         """The number of claims."""
         return len(self._claims)
 
+    @property
+    def is_on(self) -> bool:
+        """Whether torch's dispatcher has our kernels."""
+        return self._registered is not None
+
     def add(self, claim: Claim) -> None:
         """Have a claim in force; one that is in force keeps its place."""
         self._change(lambda claims: claims if claim in claims else [*claims, claim])

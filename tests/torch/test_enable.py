@@ -10,6 +10,7 @@ from processes import output_of
 torch = pytest.importorskip("torch", minversion="2.13", reason="pip install '.[torch]'")
 
 import implicit_conv.torch as door  # noqa: E402
+from implicit_conv.torch.override import suspended  # noqa: E402
 
 F = torch.nn.functional
 X, W = torch.randn(1, 4, 5, 5), torch.randn(6, 4, 3, 3)
@@ -208,3 +209,12 @@ def test_the_log_says_that_elements_are_not_aligned(ours, caplog):
     with door.enable(), caplog.at_level("DEBUG", "implicit_conv"):
         F.conv2d(x.reshape(X.shape), W)
     assert any("kernel runs: a tensor has no memory, or" in text for text in caplog.messages)
+
+
+def test_is_enabled():
+    assert not door.is_enabled()
+    with door.enable():
+        assert door.is_enabled()
+        with suspended():
+            assert not door.is_enabled()
+    assert not door.is_enabled()
