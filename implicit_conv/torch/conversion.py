@@ -38,7 +38,7 @@ def convert(model: Any, precision: str, choose: str) -> Any:
     restore(model)
     SWITCH.lend(model)  # idle threads of torch spin on the CPUs that others would need
     for module in model.modules():
-        if type(module).forward is not nn.Module.forward and _has_convolutions(module):
+        if _is_served(module):
             vars(module)[CALL] = CompiledCall(module, {"precision": precision, "choose": choose})
     return model
 
@@ -49,8 +49,11 @@ def restore(model: Any) -> Any:
         kind = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
         raise TypeError(f"model must be a module of torch, a torch.nn.Module, not {kind}")
     for module in model.modules():
-        if isinstance(module._compiled_call_impl, CompiledCall):
+        call = module._compiled_call_impl
+        if isinstance(call, CompiledCall):
             del vars(module)[CALL]
+            if call.before is not None:
+                vars(module)[CALL] = call.before
     SWITCH.end_loans(model.modules())
     return model
 
@@ -78,7 +81,10 @@ def calls_replaced(calls: Mapping[Any, CompiledCall | None]) -> Iterator[None]:
             vars(module)[CALL] = call
 
 
-def _has_convolutions(module: Any) -> bool:
+def _is_served(module: Any) -> bool:
+    """Whether a module has code that Dynamo reads, and convolutions."""
+    if isinstance(module, torch.jit.ScriptModule) or type(module).forward is nn.Module.forward:
+        return False
     return any(isinstance(each, CONVOLUTIONS) for each in module.modules())
 
 
@@ -90,6 +96,8 @@ class CompiledCall:
     Attributes
     ----------
     graphs : Graphs
+    before : function or None
+        The module's compiled call of somebody else.
     """
 
     def __init__(self, module: Any, options: dict[str, str]) -> None:
@@ -100,6 +108,7 @@ class CompiledCall:
             torch.compile does not serve this Python.
         """
         self._module, self.graphs = weakref.ref(module), Graphs(options)
+        self.before = module._compiled_call_impl
         self._begin(module)
 
     def _begin(self, module: Any) -> None:

@@ -149,6 +149,20 @@ def test_nested_conversions(nested, programs):
     assert not programs
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_modules_that_others_have_compiled(programs):
+    """Scripts stay as they are, and a compiled call comes back."""
+    model, x = evaluated(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())), torch.randn(1, 3, 6, 6)
+    script = door.convert(torch.jit.script(model))
+    model.compile(backend="eager")
+    own = model._compiled_call_impl
+    with torch.no_grad():
+        assert torch.equal(script(x), model(x)) and not programs
+        torch.testing.assert_close(door.convert(model)(x), script(x))
+    assert programs
+    assert door.restore(model)._compiled_call_impl is own
+
+
 def test_torchs_threads_are_used_until_restore(monkeypatch):
     from implicit_conv.torch import conversion, switch
 
