@@ -87,12 +87,12 @@ def tiles(problem: Problem, near: Near | None = None) -> list[tuple[int, int, in
     _, p, q = problem.output
     if near is not None:
         return [like(problem, near.geometry)]
-    found = set()
+    found, most = set(), plane_count(problem)
     for pixels in TILE_PIXELS:
         columns = balanced(q, pixels)
-        for rows in (1, *(balanced(p, share // columns) for share in TILE_PIXELS)):
+        for rows in {1, *[balanced(p, share // columns) for share in TILE_PIXELS]}:
             planes = max(1, pixels // (p * q)) if (rows, columns) == (p, q) else 1
-            found.add((min(planes, plane_count(problem)), rows, columns))
+            found.add((min(planes, most), rows, columns))
     return sorted(found)
 
 
@@ -203,14 +203,14 @@ def divide(
     least = 1
     if schedule.block_count(g) > 1:
         sums = g.tile_n * g.tile_p * g.tile_q * g.tile_k * itemsize
-        least = schedule.ceil_div(panels * sums, STAGED_BYTES)
+        least = -(-panels * sums // STAGED_BYTES)
     found = []
     for share in ITEMS_PER_THREAD if threads > 1 else (1,):
-        wanted = schedule.ceil_div(share * threads, tile_items) if threads > 1 else 1
-        chunk = schedule.ceil_div(panels, min(panels, max(wanted, least)))
-        chunks = schedule.ceil_div(panels, chunk)
+        wanted = -(-share * threads // tile_items) if threads > 1 else 1
+        chunk = -(-panels // min(panels, max(wanted, least)))
+        chunks = -(-panels // chunk)
         items = tile_items * chunks
-        idle = schedule.ceil_div(items, threads) * threads / items
+        idle = -(-items // threads) * threads / items
         cycles = (shared + again * chunks) * idle
         waits = 1 + arch.costs.threads.interruption * threads / items
         found.append((cycles * waits, cycles, chunk))

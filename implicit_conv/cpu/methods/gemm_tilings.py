@@ -248,9 +248,9 @@ def tile_cycles(arch: CpuArch, g: Geometry, in_place: bool) -> float:
     _, group, inner = schedule.by_role(g, g.tile_n, g.tile_p, g.tile_q)
     found = parts(g, inner, in_place)
     total = sum(
-        _row_cycles(arch, g, group, pixels, in_place) * taps / g.S for pixels, taps in found
+        [_row_cycles(arch, g, group, pixels, in_place) * taps / g.S for pixels, taps in found]
     )
-    pixels = group * sum(pixels for pixels, _ in found)
+    pixels = group * sum([pixels for pixels, _ in found])
     return total * g.tile_n * g.tile_p * g.tile_q / pixels
 
 
@@ -274,6 +274,8 @@ def _row_cycles(arch: CpuArch, g: Geometry, group: int, inner: int, in_place: bo
 
     total = 0.0
     for height, tile_count in schedule.cuts(inner, g.tile_m):
+        if not tile_count:
+            continue
         step = schedule.rows_together(g, height, in_place) if height else 1
         whole, rest = divmod(group, step)
         last = cycles(rest * height) if rest else 0.0
