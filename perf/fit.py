@@ -144,7 +144,11 @@ def module(name: str, costs: Costs) -> str:
         f"    {costs.made!r},",
     ]
     for group, kind in zip(GROUPS, types, strict=True):
-        values = getattr(costs, group)._asdict().items()
-        numbers = ", ".join(f"{field}={float(f'{value:.{DIGITS}g}'):g}" for field, value in values)
+        values = getattr(costs, group)
+        numbers = ", ".join(
+            f"{field}={float(f'{value:.{DIGITS}g}'):g}"
+            for field, value in values._asdict().items()
+            if value != values._field_defaults[field]
+        )
         lines.append(f"    {kind}({numbers}),")
     return "\n".join([*lines, ")\n"])
