@@ -208,7 +208,7 @@ class Call(NamedTuple):
 
 def _names(fields: Any, prefix: str = "") -> list[str]:
     """The names of all numbers of nested families, such as "x.address"."""
-    found = []
+    found: list[str] = []
     for name, value in zip(fields._fields, fields, strict=True):
         own = prefix + name
         found += _names(value, f"{own}.") if isinstance(value, tuple) else [own]
