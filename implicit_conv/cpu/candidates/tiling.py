@@ -192,13 +192,14 @@ def divide(
     arch: CpuArch, g: Geometry, threads: int, itemsize: int, shared: float, again: float
 ) -> tuple[float, int]:
     """The cheapest division of the filter panels of a load tile among work items: (cycles of one
-    core, panels of an item).
+    core for all load tiles, panels of an item).
 
-    All panels cost `shared` cycles, and each item `again` cycles more. One item takes all panels,
-    unless more items keep all threads busy. With several channel blocks an item has few panels,
-    because their sums must stay in L2 until the last block.
+    All panels of a tile cost `shared` cycles, and each item `again` cycles more. One item takes all
+    panels, unless more items keep all threads busy. With several channel blocks an item has few
+    panels, because their sums must stay in L2 until the last block.
     """
-    tile_items = max(1, schedule.tile_count(g) * g.groups)
+    tile_count = schedule.tile_count(g) * g.groups
+    tile_items = max(1, tile_count)
     panels = max(1, schedule.panel_count(g))
     least = 1
     if schedule.block_count(g) > 1:
@@ -214,4 +215,5 @@ def divide(
         cycles = (shared + again * chunks) * idle
         waits = 1 + arch.costs.threads.interruption * threads / items
         found.append((cycles * waits, cycles, chunk))
-    return min(found)[1:]
+    _, cycles, chunk = min(found)
+    return tile_count * cycles, chunk

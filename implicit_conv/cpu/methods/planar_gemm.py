@@ -303,11 +303,11 @@ def estimate(
         far = stream_cycles(arch, filter_bytes)
         multiply = max(multiply, far) + costs.common.far_share * min(multiply, far)
     threads = thread_count(problem, arch)
-    tile, chunk = divide(arch, g, threads, problem.itemsize, multiply, load + costs.common.item)
+    cycles, chunk = divide(arch, g, threads, problem.itemsize, multiply, load + costs.common.item)
     copy = 0 if reads_filters_in_place(problem) else g.groups * g.K * g.C * taps
     large = copy * problem.itemsize > LARGEST_COPY
     packing = threads * copy * (own.large_filter if large else own.filter)
-    return Estimate(schedule.tile_count(g) * g.groups * tile + packing, chunk, packing)
+    return Estimate(cycles + packing, chunk, packing)
 
 
 def page_cycles(problem: Problem, arch: CpuArch) -> float:
