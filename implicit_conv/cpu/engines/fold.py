@@ -43,7 +43,7 @@ from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.plan import planner
 from implicit_conv.cpu.plan.composite import Composite, Derived
 from implicit_conv.cpu.plan.planner import steps_of
-from implicit_conv.cpu.run.call import Arrays, contiguous_strides, stand_in
+from implicit_conv.cpu.run.call import Arrays, stand_in
 from implicit_conv.cpu.run.packed import PackedOrder
 from implicit_conv.kernels.cpu.runtime.program import (
     Copied,
@@ -56,7 +56,7 @@ from implicit_conv.kernels.cpu.runtime.program import (
     located,
 )
 from implicit_conv.kernels.geometry import Epilogue, Geometry
-from implicit_conv.problem.options import ITEMSIZES
+from implicit_conv.problem.options import ITEMSIZES, contiguous_strides
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import Load
 from implicit_conv.process.preparation import first, prepare

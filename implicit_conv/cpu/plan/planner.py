@@ -31,12 +31,12 @@ from implicit_conv.cpu.methods.small_groups import SmallGroups
 from implicit_conv.cpu.methods.transposed_gemm import TransposedGemm
 from implicit_conv.cpu.methods.window_gemm import WindowGemm
 from implicit_conv.cpu.methods.winograd import LargeWinograd, Winograd
-from implicit_conv.cpu.run.call import Arrays, contiguous_strides
+from implicit_conv.cpu.run.call import Arrays
 from implicit_conv.cpu.run.packed import PlainOrder
 from implicit_conv.errors import PlanError
 from implicit_conv.kernels.cpu.runtime.program import Step, array_at
 from implicit_conv.kernels.geometry import Epilogue
-from implicit_conv.problem.options import ALGORITHMS, ITEMSIZES, PRECISIONS
+from implicit_conv.problem.options import ALGORITHMS, ITEMSIZES, PRECISIONS, contiguous_strides
 from implicit_conv.problem.parse import choice
 from implicit_conv.problem.problem import Problem
 from implicit_conv.process.cache import KINDS
