@@ -7,7 +7,6 @@ bursts on one thread and on several take turns.
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Callable
 from statistics import median
@@ -16,11 +15,11 @@ from typing import Any
 from implicit_conv.cpu.machine.arch import cpu_arch
 from implicit_conv.settings import config
 from implicit_conv.testing import Case
-from implicit_conv.timing import UNTOLD, disturbance, no_collection
+from implicit_conv.timing import no_collection
 from implicit_conv.tools.rivals import Function, check, local, ours
-from perf import terminal
 from perf.layers import layers
-from perf.record import Record, load, new_record, save
+from perf.record import Record, new_record
+from perf.session import add, refuse, session, status_of
 from perf.tables import disturbed_lines, threads_text
 from perf.terminal import Rows, table_of
 
@@ -28,7 +27,6 @@ SUITE = "bursts"
 LAYER = "3x3 128-128 @28"  # of ResNet-50: some 1 ms on one thread
 PAUSES = (0.0, 0.001, 0.01, 0.05, 0.3)  # seconds
 CALLS = 5  # of a burst
-INTERRUPTED = 130  # exit status after Ctrl-C, as in a shell
 
 
 def run(options: argparse.Namespace) -> int:
@@ -38,47 +36,23 @@ def run(options: argparse.Namespace) -> int:
     threads = options.threads or cpu_arch().threads
     refuse_others(options, threads)
     record = new_record(SUITE, {"suite": SUITE, "threads": threads, "rounds": options.rounds})
-    disturbed = disturbance(threads)
-    if disturbed:
-        print(disturbed, file=sys.stderr, flush=True)
-    try:
-        with terminal.progress() as show:
-            calls = calls_of(layers("resnet50")[LAYER], threads)
-            for done, pause in enumerate(PAUSES):
-                show(words(pause), done, len(PAUSES))
-                record["rows"].append(row(pause, calls, options.rounds))
-                if options.output:
-                    save(record, options.output)
-        record["complete"] = True
-    except KeyboardInterrupt:
-        print("interrupted: the finished rows are kept")
-    disturbed = disturbed or disturbance(threads)
-    record |= {"disturbed": disturbed} if disturbed else {}
-    record["load"]["after"] = load()
-    if options.output:
-        save(record, options.output)
+    with session(record, threads, options.output) as show:
+        calls = calls_of(layers("resnet50")[LAYER], threads)
+        for done, pause in enumerate(PAUSES):
+            show(words(pause), done, len(PAUSES))
+            add(record, row(pause, calls, options.rounds), options.output)
     print(terminal_table(record))
-    return INTERRUPTED if not record["complete"] else UNTOLD if disturbed else 0
+    return status_of(record)
 
 
 def refuse_others(options: argparse.Namespace, threads: int) -> None:
     """Raise ValueError where an option asks for what bursts do not have."""
-    asked = {
-        "--operator": options.operator,
-        "--dtype": options.dtype,
-        "--batch": options.batch,
-        "--layer": options.layer,
-        "--device": options.device != "cpu",
-        "--layout": options.layout != "NCHW",
-        "--precision": options.precision != "standard",
-        "--against": options.against not in (None, ["nothing"]),
-    }
-    wrong = [name for name, value in asked.items() if value]
-    if wrong:
-        raise ValueError(
-            f"suite {SUITE} has one layer, in float32 on a CPU, without rivals; leave "
-            f"{' and '.join(wrong)} out"
-        )
+    refuse(
+        options,
+        f"suite {SUITE} has one layer, in float32 on a CPU, without rivals",
+        layer=bool(options.layer),
+        against=options.against not in (None, ["nothing"]),
+    )
     if threads < 2 or options.rounds < 1:
         raise ValueError(
             f"suite {SUITE} needs at least 2 threads and 1 round, not {threads} and "

@@ -7,7 +7,6 @@ empty cache of kernels. The first two sizes of a kind make it known, and count i
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -15,18 +14,17 @@ from importlib.util import find_spec
 from typing import Any
 
 from implicit_conv.cpu.machine.arch import cpu_arch
-from implicit_conv.timing import UNTOLD, disturbance
-from perf import changes, terminal
+from perf import changes
 from perf.kinds import KINDS, OURS, TORCH, Kind
 from perf.opponents import opponents
-from perf.record import ROOT, load, new_record, save
+from perf.record import ROOT, new_record
 from perf.rival import THREAD_VARIABLES
+from perf.session import add, refuse, session, status_of
 from perf.workers import Process
 
 SUITE = changes.PAGE
 KNOWN = 2  # sizes that make a kind known
 AGREE = 1e-5  # of the sum of absolute results: the largest difference of sums
-INTERRUPTED = 130  # exit status after Ctrl-C, as in a shell
 
 
 def run(options: argparse.Namespace) -> int:
@@ -39,50 +37,24 @@ def run(options: argparse.Namespace) -> int:
     against = opponents(options.against)
     own = {"threads": threads, "sizes": options.sizes, "against": against, "left_out": left_out}
     record = new_record(SUITE, {"suite": SUITE, **own})
-    disturbed = disturbance(threads)
-    if disturbed:
-        print(disturbed, file=sys.stderr, flush=True)
-    try:
-        with terminal.progress() as show:
-            for done, (place, kind) in enumerate(kinds.items()):
-                show(kind.name, done, len(kinds))
-                with callers([OURS, *against], threads) as alive:
-                    hello = {name: process.ask("hello") for name, process in alive.items()}
-                    record["rivals"] = {name: hello[name] for name in against}
-                    for process in alive.values():
-                        process.ask("prepare", kind=place, sizes=KNOWN + options.sizes)
-                    record["rows"].append(row(kind.name, alive, options.sizes))
-                if options.output:
-                    save(record, options.output)
-        record["complete"] = True
-    except KeyboardInterrupt:
-        print("interrupted: the finished rows are kept")
-    disturbed = disturbed or disturbance(threads)
-    record |= {"disturbed": disturbed} if disturbed else {}
-    record["load"]["after"] = load()
-    if options.output:
-        save(record, options.output)
+    with session(record, threads, options.output) as show:
+        for done, (place, kind) in enumerate(kinds.items()):
+            show(kind.name, done, len(kinds))
+            with callers([OURS, *against], threads) as alive:
+                hello = {name: process.ask("hello") for name, process in alive.items()}
+                record["rivals"] = {name: hello[name] for name in against}
+                for process in alive.values():
+                    process.ask("prepare", kind=place, sizes=KNOWN + options.sizes)
+                found = row(kind.name, alive, options.sizes)
+            add(record, found, options.output)
     print(changes.terminal_table(record))
-    return INTERRUPTED if not record["complete"] else UNTOLD if disturbed else 0
+    return status_of(record)
 
 
 def refuse_others(options: argparse.Namespace) -> None:
     """Raise ValueError where an option asks for what the kinds do not have."""
-    asked = {
-        "--operator": options.operator,
-        "--dtype": options.dtype,
-        "--batch": options.batch,
-        "--device": options.device != "cpu",
-        "--layout": options.layout != "NCHW",
-        "--precision": options.precision != "standard",
-        "--against": options.against not in (None, [TORCH], ["nothing"]),
-    }
-    wrong = [name for name, value in asked.items() if value]
-    if wrong:
-        raise ValueError(
-            f"suite {SUITE} has kinds of its own, in float32 on a CPU, against torch or nothing; "
-            f"leave {' and '.join(wrong)} out"
-        )
+    words = f"suite {SUITE} has kinds of its own, in float32 on a CPU, against torch or nothing"
+    refuse(options, words, against=options.against not in (None, [TORCH], ["nothing"]))
     if options.sizes < 1:
         raise ValueError(f"--sizes is {options.sizes}, but at least 1 new size is needed")
 

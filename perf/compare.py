@@ -25,7 +25,8 @@ from implicit_conv.tools.rivals import oracle
 from perf import tables, terminal, upsampling
 from perf.layers import SUITES
 from perf.record import ROOT, Record, load, new_record, save
-from perf.run import INTERRUPTED, chosen_layers
+from perf.run import chosen_layers
+from perf.session import INTERRUPTED
 from perf.shapes import Suite
 from perf.side import inputs
 from perf.terminal import Show

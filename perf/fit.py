@@ -3,8 +3,8 @@
 Layers of all suites are measured in turn until the time is up, each with the candidates that
 `Plan.tune` measures, of packed and of plain filters. Their times fit the numbers of a table, see
 `perf.fitting`; what the planner's choices then cost is printed beside what they cost by each table
-that is known, also those of other CPUs. The table is written as a module of `cpu/machine/costs`,
-which `nearest_costs` must know.
+that is known, also those of other CPUs. The table is written as a module; it belongs into
+`cpu/machine/costs`, and `nearest_costs` must know it.
 """
 
 from __future__ import annotations
@@ -144,7 +144,11 @@ def module(name: str, costs: Costs) -> str:
         f"    {costs.made!r},",
     ]
     for group, kind in zip(GROUPS, types, strict=True):
-        values = getattr(costs, group)._asdict().items()
-        numbers = ", ".join(f"{field}={float(f'{value:.{DIGITS}g}'):g}" for field, value in values)
+        values = getattr(costs, group)
+        numbers = ", ".join(
+            f"{field}={float(f'{value:.{DIGITS}g}'):g}"
+            for field, value in values._asdict().items()
+            if value != values._field_defaults[field]
+        )
         lines.append(f"    {kind}({numbers}),")
     return "\n".join([*lines, ")\n"])

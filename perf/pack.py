@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from implicit_conv import tma
-from implicit_conv.arrays.dlpack import packed_strides
 from implicit_conv.gpu.cuda.arch import GpuArch, gpu_arch
 from implicit_conv.gpu.cuda.cubin import compiler_versions, cubin
 from implicit_conv.gpu.cuda.encode import L2_PROMOTION
@@ -39,6 +38,7 @@ from implicit_conv.kernels.gpu.sizes import (
 )
 from implicit_conv.kernels.gpu.targets import supports
 from implicit_conv.kernels.gpu.variant import Variant
+from implicit_conv.problem.options import contiguous_strides
 from implicit_conv.testing import Case
 from implicit_conv.testing.gpu.check_copies import copies_on
 from implicit_conv.testing.gpu.problems import (
@@ -359,7 +359,7 @@ def _launch(
     """The launch of a choice on packed arrays."""
     v, view = choice.variant, choice.view
     shapes = {"x": view.input_shape, "w": view.weight_shape, "y": view.output_shape}
-    strides = {what: packed_strides(shape, v.itemsize) for what, shape in shapes.items()}
+    strides = {what: contiguous_strides(shape, v.itemsize) for what, shape in shapes.items()}
     x, w, y = (DeviceArray(0, strides[what]) for what in ("x", "w", "y"))
     residual = DeviceArray(0, strides["y"]) if "residual" in sizes else NOWHERE
     call = arguments(choice, x, w, y, residual=residual)

@@ -7,7 +7,6 @@ with the machine; ratios of functions that take turns do not. A record has one r
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -20,10 +19,10 @@ from implicit_conv import conv2d
 from implicit_conv.cpu.machine.arch import cpu_arch
 from implicit_conv.problem.options import FLOAT_DTYPES, PRECISIONS, Precision
 from implicit_conv.testing import Array, Case
-from implicit_conv.timing import UNTOLD, Timed, disturbance
+from implicit_conv.timing import Timed
 from implicit_conv.tools.ceilings import measure_ceilings
-from implicit_conv.tools.rivals import CONTROL, result_of
-from perf import bursts, changing, outliers, tables, terminal, upsampling
+from implicit_conv.tools.rivals import result_of
+from perf import bursts, changing, outliers, tables, upsampling
 from perf.engines import RIVALS
 from perf.layers import SUITES, layers
 from perf.model_names import ENGINES
@@ -31,14 +30,12 @@ from perf.models import catalogue
 from perf.models import run as models
 from perf.operators import inputs_of, is_conv2d, measure_operator
 from perf.opponents import opponents
-from perf.record import Record, layer_row, load, new_record, python, save
+from perf.record import Record, layer_row, new_record, python
 from perf.rival import rivals
+from perf.session import add, session, status_of
 from perf.shapes import Suite
-from perf.terminal import Show
 from perf.upsampling import MIXED
-from perf.verdicts import noise_floor
 
-INTERRUPTED = 130  # exit status after Ctrl-C, as in a shell
 REPEATS = 5  # processes per measurement of `startup`; the fastest counts
 IMPORT = """
 import time
@@ -119,25 +116,14 @@ def run(options: argparse.Namespace) -> int:
         require_images(options, suite)
     record = new_record("run", settings(options))
     threads = 1 if options.device == "cuda" else record["settings"]["threads"]
-    disturbed = disturbance(threads)
-    if disturbed:
-        print(disturbed, file=sys.stderr, flush=True)
-    status = 0
-    try:
-        with terminal.progress() as show, row_maker(options, record) as make_row:
-            measure_rows(record, suite, make_row, options.output, show)
-    except KeyboardInterrupt:
-        print("interrupted: the finished rows are kept")
-        status = INTERRUPTED
-    finish(record, status == 0, disturbed or disturbance(threads))
-    if "disturbed" in record:
-        status = status or UNTOLD
-    if record["settings"].get("dropped"):
-        status = status or 1
-    if options.output:
-        save(record, options.output)
+    with session(record, threads, options.output) as show, row_maker(options, record) as make_row:
+        for done, (name, case) in enumerate(suite.items()):
+            show(name, done, len(suite))
+            row = make_row(name, case)
+            if row is not None:
+                add(record, row, options.output)
     print(tables.run_table(record))
-    return status
+    return status_of(record)
 
 
 def require_layers(options: argparse.Namespace) -> None:
@@ -223,36 +209,6 @@ def chosen_layers(options: argparse.Namespace) -> Suite:
     if not found:
         raise ValueError(f"no layer of {options.suite} has {' or '.join(wanted)!r} in its name")
     return found
-
-
-def measure_rows(
-    record: Record,
-    suite: Suite,
-    make_row: Callable[[str, Case], dict[str, Any] | None],
-    output: Path | None,
-    show: Show,
-) -> None:
-    """Measure row by row; write the record after each."""
-    for done, (name, case) in enumerate(suite.items()):
-        show(name, done, len(suite))
-        row = make_row(name, case)
-        if row is not None:
-            record["rows"].append(row)
-        if output:
-            save(record, output)
-
-
-def finish(record: Record, complete: bool, disturbed: str) -> None:
-    """Write load average, noise floor and completeness of the whole run, and what disturbed it."""
-    controls = [row["ratios"][CONTROL] for row in record["rows"] if CONTROL in row["ratios"]]
-    record["noise_floor"] = noise_floor(controls) if controls else None
-    record["load"]["after"] = load()
-    record["complete"] = complete
-    floor = record["noise_floor"] or 0
-    if not disturbed and floor > tables.NOISY:
-        disturbed = f"calls differ from themselves by {floor:.1%}: no ratio can be told"
-    if disturbed:
-        record["disturbed"] = disturbed
 
 
 def startup() -> dict[str, float]:

@@ -7,19 +7,11 @@ import math
 from typing import Any, NamedTuple
 
 from implicit_conv.errors import QUOTED, DTypeError, ShapeError
-from implicit_conv.problem.options import GPU_DTYPES, ITEMSIZES
+from implicit_conv.problem.options import GPU_DTYPES, ITEMSIZES, contiguous_strides
 
 DTYPES = {(2, 16): "float16", (2, 32): "float32", (4, 16): "bfloat16"}  # by (type code, bits)
 MOST_AXES = 64  # of an array of numpy
 WORDS = 1 << 63  # sizes, strides and addresses of numpy are below it
-
-
-def packed_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """Byte strides of a C-contiguous array."""
-    strides = [itemsize] if shape else []
-    for size in shape[:0:-1]:
-        strides.insert(0, strides[0] * size)
-    return tuple(strides)
 
 
 class ForeignArray(NamedTuple):
@@ -90,7 +82,7 @@ def read_capsule(owner: Any, capsule: Any, name: str) -> ForeignArray:
         has = f"{tensor.ndim} axes and {'a' if tensor.shape else 'no'} shape"
         raise ShapeError(f"{name} is a {kind} whose DLPack capsule has {has}; pass a numpy array")
     shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
-    strides = packed_strides(shape, ITEMSIZES[dtype])
+    strides = contiguous_strides(shape, ITEMSIZES[dtype])
     if tensor.strides:
         strides = tuple(tensor.strides[i] * ITEMSIZES[dtype] for i in range(tensor.ndim))
     address = (tensor.data or 0) + tensor.byte_offset

@@ -72,6 +72,15 @@ ITEMSIZES = {  # bytes of an element
 }
 
 
+def contiguous_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """The strides of a new array, in bytes."""
+    strides = []
+    for extent in reversed(shape):
+        strides.append(itemsize)
+        itemsize *= extent
+    return tuple(reversed(strides))
+
+
 Activation: TypeAlias = (
     ActivationName
     | tuple[Literal["leaky_relu"], float]

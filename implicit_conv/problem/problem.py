@@ -286,7 +286,7 @@ class Problem:
         """Whether there is padding that repeats pixels of x."""
         return self.padding_mode != "zeros" and max((*self.pad_lo, *self.pad_hi)) > 0
 
-    @property
+    @cached_property
     def channels_last(self) -> bool:
         """Whether the channels of a pixel are contiguous in x and y."""
         return self.layout.endswith("C")
@@ -337,7 +337,7 @@ class Problem:
         extents = dict(taps, K=self.K, C=self.C // self.groups)
         return tuple(map(extents.__getitem__, self.weight_layout))
 
-    @property
+    @cached_property
     def itemsize(self) -> int:
         """Bytes of one element of x."""
         return ITEMSIZES[self.dtype]
@@ -422,7 +422,10 @@ class Problem:
 
 SIZES = {"N", "size", "pad_lo", "pad_hi"}  # fields that may differ between sizes
 OF_SIZE = ("output", "input_shape", "output_shape", "flops", "bytes")  # what is cached of them
-CACHED = (*OF_SIZE, "array_layout", "axes", "filter_axes", "weight_shape", "sum_dtype")
+CACHED = (
+    *(*OF_SIZE, "array_layout", "axes", "filter_axes", "weight_shape", "sum_dtype"),
+    *("itemsize", "channels_last"),
+)
 # Maps all that `Problem.parse` was given, but the sizes of x, to the problem.
 _KNOWN: Recent[Problem] = Recent(512)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator
@@ -106,6 +107,7 @@ def remainder_count(taps: int, step: int, dilation: int) -> int:
     return min(taps, step // math.gcd(step, dilation))
 
 
+@functools.lru_cache(256)  # candidates of a plan ask the same
 def phase_count(taps: int, step: int, dilation: int, pixels: int) -> int:
     """The number of phase buffers of an axis for tiles of `pixels`: one per remainder of the taps
     modulo the stride, see `remainder_count`, or one per tap where that takes less memory.

@@ -94,9 +94,7 @@ class Operation:
     def seconds(self, blocks: Sequence[Block]) -> float:
         """The estimated time of a block that needs `blocks`, on all threads of the settings."""
         engine: Any = self._plan([block.pixels for block in blocks], blocks).engine
-        engine = getattr(engine, "real", engine)  # of complex numbers
-        parts = getattr(engine, "engines", (engine,))  # of a transposed convolution
-        return float(sum(part.best.seconds for part in parts))
+        return float(engine.best.seconds)
 
     def _plan(self, x_shape: Sequence[int], blocks: Sequence[Block]) -> Plan:
         pads = {letter: block.pads for letter, block in zip(self.letters, blocks, strict=True)}

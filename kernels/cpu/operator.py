@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from implicit_conv.kernels import schedule
+from implicit_conv.kernels.cpu.kernel_table import KernelTable
 from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.runtime.call import (
     Bias,
@@ -27,28 +28,12 @@ from implicit_conv.kernels.cpu.runtime.call import (
     Scratch,
     Stores,
 )
-from implicit_conv.kernels.cpu.runtime.code import Code, code
+from implicit_conv.kernels.cpu.runtime.code import Code
 from implicit_conv.kernels.cpu.runtime.launch import Launch
 from implicit_conv.kernels.cpu.runtime.layout import Layout
 from implicit_conv.kernels.cpu.runtime.pool import POOL, aligned_bytes
 from implicit_conv.kernels.cpu.tile.storage import SIZES, Format
-from implicit_conv.kernels.cpu.tile.variants import (
-    FILTER_ROWS,
-    PIXEL_BLOCKS,
-    PIXEL_ROW,
-    PIXEL_ROWS,
-    SCALED_COLUMNS,
-    SCALED_ROWS,
-    SINGLE,
-    SPREAD_ROW,
-    SPREAD_ROWS,
-    UNSCALED,
-    Finish,
-    load_tile_slot,
-    row_axis,
-    transposes,
-)
-from implicit_conv.kernels.geometry import CLAMP, ZEROS, Epilogue
+from implicit_conv.kernels.geometry import Epilogue
 from implicit_conv.kernels.sources import TRANSLATOR
 
 if TYPE_CHECKING:
@@ -85,7 +70,7 @@ def _bounds(activation: tuple[float, float, float]) -> tuple[Any, int]:
     return bounds, bounds.ctypes.data
 
 
-class Operator(ABC):
+class Operator(KernelTable, ABC):
     """One Layout compiled for one CPU.
 
     Parameters
@@ -99,15 +84,12 @@ class Operator(ABC):
     winograd: int = 0  # outputs of a Winograd tile along an axis; 0 for other families
     rounds: ClassVar[bool] = False  # whether microkernels round sums to the dtype of y
     transposes: ClassVar[bool] = True  # whether loads and packing may have to transpose
-    loads_tiles: ClassVar[bool] = True  # whether the part `load_tile` is called
-    stages_planes: bool = False  # whether a staging tile holds the pixels of one filter
 
     def __init__(self, layout: Layout, lanes: int, build: Build) -> None:
         self.lanes, self.build, self.form, self.fma = lanes, build, build.form, build.fma
         self.itemsize = layout.itemsize
         self.zeros = aligned_bytes(layout.g.tile_k * self.itemsize)
         self.zeros[:] = 0
-        self._converts = self.form.rounded != self.form.y  # sums, before they are stored
         self.packed_bytes, self._panels = layout.packed_bytes, Panels(group=layout.group_bytes)
         self._new_table()
         self._kind: Any = None
@@ -320,12 +302,6 @@ class Operator(ABC):
         """The fields of Stores that say how microkernels store a result that caches do not keep."""
         return {}
 
-    def _clamps(self, kind: int, changed: bool) -> bool:
-        """Whether all that is left to do to sums is to clamp and to round them; `changed` says that
-        they are scaled, or that a residual is added.
-        """
-        return kind == CLAMP and not changed and not self._converts
-
     def _is_direct(self, y: Any) -> bool:
         """Whether no launch takes a staging tile for sums that are stored into `y` as they are."""
         return False
@@ -334,56 +310,6 @@ class Operator(ABC):
         """The initial sums: those of panels, or zeros that all panels share."""
         zeros = self._fixed["zeros"]
         return Bias(zeros, panel=self.g.tile_k * self.itemsize if biased else 0)
-
-    def _finish(
-        self,
-        y_steps: tuple[int, int],
-        residual_steps: tuple[int, ...] | None,
-        kind: int,
-        scaled: bool,
-    ) -> Stores:
-        """Compile the parts that store staging tiles, and say how a launch calls them.
-
-        `y_steps` and `residual_steps` are strides in bytes of (pixels, filters); `kind` is the
-        number of the activation, and `scaled` says that sums are scaled.
-        """
-        size = SIZES[self.form.y]
-        clamps = self._clamps(kind, residual_steps is not None or scaled)
-        axis = row_axis(*y_steps, size, self.stages_planes, clamps)
-        if axis == SPREAD_ROW and scaled and residual_steps is not None:
-            axis = FILTER_ROWS  # a scale comes before the residual, which spread rows add first
-        along = {PIXEL_BLOCKS: 0, PIXEL_ROW: 0, FILTER_ROWS: 1}.get(axis)
-        joins = residual_steps is not None and along is not None
-        joins = joins and residual_steps[along] == SIZES[self.form.residual]  # type: ignore[index]
-        by_row = axis not in (FILTER_ROWS, SINGLE)
-        scale = (SCALED_ROWS if by_row else SCALED_COLUMNS) if scaled else UNSCALED
-        step = y_steps[0] // size if axis in (SPREAD_ROW, SPREAD_ROWS) else 0
-        asked = axis, kind, joins, scale, step, residual_steps is not None
-        if asked not in self._finishes:
-            store = code(".tile.compiled.epilogue:make_store_tile", self.lanes, self.form)
-            self._fill({table.STORE_TILE: store})
-            self._finishes[asked] = self._finished(*asked)
-        return self._finishes[asked]
-
-    def _finished(
-        self, axis: int, kind: int, joins: bool, scale: int, step: int, added: bool
-    ) -> Stores:
-        """What `_finish` returns, with a row spread by `step` elements, and a residual if one is
-        `added`, which `joins` the part that finishes sums or is added first.
-        """
-        part = Finish(kind, joins, scale, self.form, self.lanes, self.fma)
-        spread = table.SPREAD + step if step else 0
-        if step:
-            made = step, self.lanes, self.form
-            self._fill({spread: code(".tile.compiled.epilogue:make_spread_row", *made)})
-        if axis in (PIXEL_BLOCKS, SPREAD_ROWS):
-            self._require(table.TRANSPOSE_WORDS)
-        if axis == PIXEL_ROWS:
-            self._require(table.TRANSPOSE_OUT)
-        else:
-            self._fill({part.slot: code(".tile.compiled.finish:make_finish", part)})
-        first = added and not joins
-        return Stores(row_axis=axis, finish=part.slot, spread=spread, adds_first=first)
 
     def initial_sums(self, bias: Any) -> Any:
         """The initial sums of a launch with a bias: `bias` in whole panels, padded with zeros."""
@@ -399,44 +325,10 @@ class Operator(ABC):
         """All parts that do not depend on strides, by slot."""
         return self._own_parts()
 
-    def _fill(self, parts: dict[int, Code]) -> None:
-        """Compile or load parts into the kernel table, which other sizes may share: a slot keeps
-        its part.
-        """
-        for slot, part in parts.items():
-            address = self._address(part)
-            assert self.table[slot] in (0, address), f"two parts for slot {slot}: {part}"
-            self.table[slot] = address
-
-    def _address(self, wanted: Code) -> int:
-        return wanted.address(self.build.compiler)
-
     def _input(self, x: Any) -> Input:
         """The strides of `x`."""
         n, d, h, w, c = x.strides
         return Input(0, n, d, h, w, c, c * self.form.channels)
-
-    def _load_tile(self, x: Any) -> int:
-        """The slot of the part that loads tiles of `x`, now compiled."""
-        kind = x.strides[-1] != x.itemsize, self.g.padding_mode != ZEROS
-        slot, part = load_tile_slot(*kind), code(".tile.compiled.load:LOAD_NOTHING")
-        if not self.loads_tiles:
-            return 0
-        if self.layout.in_place and not self.build.recording:
-            slot = table.LOAD_NOTHING
-        else:
-            made = self.lanes, self.form, *kind, self.build.recording
-            part = code(".tile.compiled.load:make_load_tile", *made)
-        if slot not in self._filled:
-            self._fill({slot: part})
-            self._filled.add(slot)
-        return slot
-
-    def _require(self, way: int, step: int = 1) -> None:
-        """Compile transposes into the table; which ones depends on the strides of arrays."""
-        if (way, step) not in self._filled:
-            self._fill(transposes(way, step, self.lanes, self.form))
-            self._filled.add((way, step))
 
     def _filter_fields(self, w: Any) -> dict[str, Any]:
         """The fields of a Call for a plain filter: its strides, and a mark that there is one.

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from implicit_conv import ptx
-from implicit_conv.arrays.dlpack import packed_strides
 from implicit_conv.gpu.plan.candidate import Choice
 from implicit_conv.gpu.plan.layout import buffers, region_names
 from implicit_conv.gpu.plan.maps import activation_map, filter_map
@@ -21,6 +20,7 @@ from implicit_conv.gpu.run.launch import NOWHERE, DeviceArray, arguments
 from implicit_conv.kernels.gpu.call import pack
 from implicit_conv.kernels.gpu.sizes import VECTOR_BYTES
 from implicit_conv.kernels.gpu.variant import Variant
+from implicit_conv.problem.options import contiguous_strides
 from perf.bringup.emulated import encoded
 
 Array = npt.NDArray[Any]
@@ -100,7 +100,7 @@ def interpret(
     y = np.full(view.output_shape, 0xFF, np.uint8).repeat(v.itemsize, axis=-1)
     if in_place and residual is not None:
         y = np.ascontiguousarray(residual).copy().reshape(-1).view(np.uint8)
-    out = DeviceArray(memory.put(y), packed_strides(view.output_shape, v.itemsize))
+    out = DeviceArray(memory.put(y), contiguous_strides(view.output_shape, v.itemsize))
     z = out if in_place else z
     bias_at = 0 if bias is None else memory.put(bias.copy())
     call = arguments(choice, x_at, w_at, out, bias_at, z)
@@ -130,7 +130,7 @@ def _put(memory: ptx.Memory, array: Array | None, offset: int = 0, gap: int = 0)
     nan = np.nan if array.dtype == np.float32 else 0x7FFF  # of bfloat16 and of float16
     copy = np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, gap)], constant_values=nan)
     copy = np.ascontiguousarray(copy)
-    return DeviceArray(memory.put(copy, offset), packed_strides(copy.shape, copy.itemsize))
+    return DeviceArray(memory.put(copy, offset), contiguous_strides(copy.shape, copy.itemsize))
 
 
 def encoded_maps(choice: Choice, x: int, w: int, memory: ptx.Memory) -> tuple[bytes, bytes]:

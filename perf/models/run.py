@@ -7,7 +7,6 @@ Each model has processes of its own: one in which ours and torch take turns, and
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -16,26 +15,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from implicit_conv.cpu.machine.arch import cpu_arch
-from implicit_conv.timing import (
-    UNTOLD,
-    Timed,
-    calls_of,
-    disturbance,
-    interleave,
-    paired_ratio,
-    summarise,
-)
-from perf import opponents, tables, terminal
-from perf.model_names import CONTROL, ENGINES, KIND, OURS, TORCH
+from implicit_conv.timing import Timed, calls_of, interleave, paired_ratio, summarise
+from perf import opponents
+from perf.model_names import ENGINES, KIND, OURS, TORCH
 from perf.models import pages
 from perf.models.catalogue import MODELS, WHOLE, Network, chosen, installed
 from perf.operators import shares
-from perf.record import ROOT, Record, load, new_record, save
+from perf.record import ROOT, Record, new_record
 from perf.rival import THREAD_VARIABLES
-from perf.verdicts import noise_floor
+from perf.session import add, refuse, session, status_of
 from perf.workers import Process
-
-INTERRUPTED = 130  # exit status after Ctrl-C
 
 
 class Turn(NamedTuple):
@@ -68,42 +57,17 @@ def run(options: argparse.Namespace) -> int:
     settings = {"suite": options.suite, "threads": threads, "against": [TORCH, *against]}
     record = new_record(KIND, {**settings, "rounds": options.rounds, "left_out": left_out})
     record["rivals"] = {}
-    disturbed = disturbance(threads)
-    if disturbed:
-        print(disturbed, file=sys.stderr, flush=True)
-    try:
-        with terminal.progress() as show:
-            for done, (place, network) in enumerate(networks.items()):
-                show(network.name, done, len(networks))
-                record["rows"].append(row(record, place, network))
-                if options.output:
-                    save(record, options.output)
-        record["complete"] = True
-    except KeyboardInterrupt:
-        print("interrupted: the finished rows are kept")
-    finish(record, disturbed or disturbance(threads))
-    if options.output:
-        save(record, options.output)
+    with session(record, threads, options.output) as show:
+        for done, (place, network) in enumerate(networks.items()):
+            show(network.name, done, len(networks))
+            add(record, row(record, place, network), options.output)
     print(pages.terminal_table(record))
-    return INTERRUPTED if not record["complete"] else UNTOLD if "disturbed" in record else 0
+    return status_of(record)
 
 
 def refuse_others(options: argparse.Namespace) -> None:
     """Raise ValueError where an option asks for what these suites do not have."""
-    asked = {
-        "--operator": options.operator,
-        "--dtype": options.dtype,
-        "--batch": options.batch,
-        "--device": options.device != "cpu",
-        "--layout": options.layout != "NCHW",
-        "--precision": options.precision != "standard",
-    }
-    wrong = [name for name, value in asked.items() if value]
-    if wrong:
-        raise ValueError(
-            f"suite {options.suite} has inputs of its own, in float32 on a CPU; "
-            f"leave {' and '.join(wrong)} out"
-        )
+    refuse(options, f"suite {options.suite} has inputs of its own, in float32 on a CPU")
     if options.rounds < 1:
         raise ValueError(f"--rounds is {options.rounds}, but at least 1 is needed")
 
@@ -203,16 +167,3 @@ def turns(processes: dict[str, Process], timed: dict[str, Timed], rounds: int) -
                 process.ask("renew")
         found.append(interleave(timed, share, seed=number, calls=calls))
     return {name: np.concatenate([one[name] for one in found]) for name in timed}
-
-
-def finish(record: Record, disturbed: str) -> None:
-    """Write load average and noise floor of the whole run, and what disturbed it."""
-    controls = [row["ratios"][CONTROL] for row in record["rows"]]
-    record["noise_floor"] = noise_floor(controls) if controls else None
-    record["load"]["after"] = load()
-    if not disturbed and (record["noise_floor"] or 0) > tables.NOISY:
-        disturbed = (
-            f"models differ from themselves by {record['noise_floor']:.1%}: no ratio can be told"
-        )
-    if disturbed:
-        record["disturbed"] = disturbed

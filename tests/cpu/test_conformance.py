@@ -172,8 +172,8 @@ def test_a_method_with_a_fault_does_not_conform(method, planned):
 class DividesByPixels(Fft):
     """It accepts images without pixels, of which it raises an error of Python."""
 
-    def steps(self, c, *others):
-        return super().steps(c, *others) if 1 // c.problem.size[-1] < 2 else []
+    def steps(self, c, given):
+        return super().steps(c, given) if 1 // c.problem.size[-1] < 2 else []
 
 
 @dataclass(frozen=True)

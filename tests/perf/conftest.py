@@ -12,7 +12,7 @@ def quieten(patch):
     """Nothing disturbs what is measured, whatever else this machine does, and torch's vectors are
     as wide as ours, whatever variables these tests run with.
     """
-    for module in "run", "compare", "changing", "bursts", "models.run":
+    for module in "session", "compare":
         patch.setattr(f"perf.{module}.disturbance", lambda threads: "")
     patch.setattr("perf.tables.NOISY", 1e9)
     patch.setattr("perf.opponents.host_features", dict)  # no AVX-512: nothing to compare

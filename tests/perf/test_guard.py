@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from perf import compare, ndimage, regret, run, tables
+from perf import compare, ndimage, regret, run, session, tables
 from perf.__main__ import main
 from perf.record import read, save
 
@@ -43,7 +43,7 @@ def test_a_disturbed_run_has_no_ratio_and_is_not_reported(
     texts, rerun, record, monkeypatch, capsys, tmp_path
 ):
     monkeypatch.setattr(tables, "NOISY", 1e9)
-    threads = disturbances(monkeypatch, run, *texts)
+    threads = disturbances(monkeypatch, session, *texts)
     status, made = rerun()
     printed = capsys.readouterr()
     assert (status, made["disturbed"]) == (3, OTHERS)
@@ -61,7 +61,7 @@ def test_a_disturbed_run_has_no_ratio_and_is_not_reported(
 
 
 def test_a_run_whose_calls_differ_from_themselves_has_no_ratio(rerun, monkeypatch, capsys):
-    disturbances(monkeypatch, run, "", "")
+    disturbances(monkeypatch, session, "", "")
     monkeypatch.setattr(tables, "NOISY", -1)
     status, made = rerun()
     assert status == 3 and made["disturbed"].startswith("calls differ from themselves by ")
@@ -69,7 +69,7 @@ def test_a_run_whose_calls_differ_from_themselves_has_no_ratio(rerun, monkeypatc
 
 
 def test_a_quiet_run_has_ratios(rerun, record, monkeypatch, capsys, tmp_path):
-    disturbances(monkeypatch, run, "", "")
+    disturbances(monkeypatch, session, "", "")
     monkeypatch.setattr(tables, "NOISY", 1e9)
     status, made = rerun()
     assert status == 0 and "disturbed" not in made

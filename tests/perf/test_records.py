@@ -78,7 +78,7 @@ def test_a_run_has_the_precision_that_it_names(tmp_path, capsys, record):
     options += ["--against", "nothing", "--threads", "1"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("perf.run.startup", lambda: record["startup"])
-        patch.setattr("perf.run.disturbance", lambda threads: "")
+        patch.setattr("perf.session.disturbance", lambda threads: "")
         patch.setattr("perf.tables.NOISY", 1e9)
         for precision in "standard", "fast":
             assert main([*options, "--precision", precision, "-o", str(path)]) == 0

@@ -17,11 +17,10 @@ from typing import ClassVar
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array
-from implicit_conv.cpu.candidates.candidate import Candidate, Method, Words
-from implicit_conv.cpu.candidates.query import Formats, Refusal, Request, Serves
+from implicit_conv.cpu.candidates.candidate import Candidate, Given, Method, Words
+from implicit_conv.cpu.candidates.query import Refusal, Request, Serves
 from implicit_conv.cpu.machine.arch import CpuArch
-from implicit_conv.cpu.run.call import Arrays
-from implicit_conv.kernels.cpu.runtime.program import Called, Room, Step
+from implicit_conv.kernels.cpu.runtime.program import Called, Step
 from implicit_conv.kernels.geometry import LEAKY_RELU, Epilogue
 from implicit_conv.problem.problem import Problem
 
@@ -71,18 +70,10 @@ class Fft(Method):
         filters = problem.K * problem.C // problem.groups
         return int((2 * planes + filters) * np.prod(extents(problem)) * 16)
 
-    def steps(
-        self,
-        c: Candidate,
-        arrays: Arrays,
-        epilogue: Epilogue,
-        formats: Formats,
-        room: Room,
-        record: int = 0,
-    ) -> list[Step]:
+    def steps(self, c: Candidate, given: Given) -> list[Step]:
         """One call of numpy's functions; they read arrays of any strides."""
-        given = arrays.x, arrays.w, arrays.y, arrays.residual
-        return [Called(functools.partial(self.convolve, c.problem, epilogue), given)]
+        compute = functools.partial(self.convolve, c.problem, given.epilogue)
+        return [Called(compute, given.arrays[:4])]
 
     def convolve(
         self,

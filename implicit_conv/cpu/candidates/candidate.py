@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 from implicit_conv.arrays.arrays import Array, ordered
 from implicit_conv.cpu.candidates.problem_views import in_own_axes
@@ -49,6 +49,29 @@ FIXED = itemgetter(
         )
     )
 )
+
+
+class Given(NamedTuple):
+    """What steps are made for.
+
+    Attributes
+    ----------
+    arrays : Arrays
+        `views` of `placed` ones: they have no memory, so that none of their elements may be read or
+        copied before steps run.
+    epilogue : Epilogue
+    formats : Formats
+    room : Room
+        It has what steps pass to each other.
+    record : int
+        The address to which a debug build writes its loads.
+    """
+
+    arrays: Arrays
+    epilogue: Epilogue
+    formats: Formats
+    room: Room
+    record: int = 0
 
 
 @dataclass(frozen=True)
@@ -282,20 +305,9 @@ class Method(ABC):
         return True
 
     @abstractmethod
-    def steps(
-        self,
-        c: Candidate,
-        arrays: Arrays,
-        epilogue: Epilogue,
-        formats: Formats,
-        room: Room,
-        record: int = 0,
-    ) -> list[Step]:
+    def steps(self, c: Candidate, given: Given) -> list[Step]:
         """The steps for arrays of these strides, which the method must accept; they compute the
         whole epilogue.
-
-        `arrays` are `views` of `placed` ones: they have no memory, so that none of their elements
-        may be read or copied here. What steps pass to each other is in `room`.
 
         Raises
         ------

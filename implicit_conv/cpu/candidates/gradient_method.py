@@ -6,16 +6,15 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING
 
 from implicit_conv.arrays.arrays import Array
-from implicit_conv.cpu.candidates.candidate import Candidate
+from implicit_conv.cpu.candidates.candidate import Candidate, Given
 from implicit_conv.cpu.candidates.kernel_method import KernelMethod, operator
-from implicit_conv.cpu.candidates.query import Formats
 from implicit_conv.cpu.run.call import Arrays, ordered_arrays
 from implicit_conv.cpu.run.packed import PackedOrder
-from implicit_conv.kernels.cpu.runtime.program import Room, Step, address_of, launched
+from implicit_conv.kernels.cpu.runtime.program import Step, address_of, launched
 from implicit_conv.kernels.cpu.wgrad.layout import WeightGradLayout
 
 if TYPE_CHECKING:
-    from implicit_conv.kernels.geometry import Epilogue
+    pass
 
 FEW_ELEMENTS = 4096  # elements of dw below which pixels are divided into parts
 MOST_PARTS = 16  # parts that load tiles are divided into, at most
@@ -58,20 +57,13 @@ class GradientMethod(KernelMethod):
         """Nothing is packed."""
         return PackedOrder(("nothing",), 0)
 
-    def steps(
-        self,
-        c: Candidate,
-        arrays: Arrays,
-        epilogue: Epilogue,
-        formats: Formats,
-        room: Room,
-        record: int = 0,
-    ) -> list[Step]:
+    def steps(self, c: Candidate, given: Given) -> list[Step]:
         """The launches for arrays of these strides, of which `w` is dw and `y` is dy: sums of parts
         are in the room, and a second launch adds them. A gradient has no epilogue, and its loads
         are not recorded.
         """
-        compiled = operator(c, formats)
+        arrays, room = given.arrays, given.room
+        compiled = operator(c, given.formats)
         from implicit_conv.kernels.cpu.wgrad.operator import Gradients
         from implicit_conv.kernels.cpu.wgrad.operator import WeightGrad as WeightGradOperator
 
@@ -79,11 +71,11 @@ class GradientMethod(KernelMethod):
         dw = arrays.w.swapaxes(0, 1) if self.swapped else arrays.w
         operands = Gradients(*self.operands(c, arrays.x, arrays.y), dw)
         main, add = compiled.prepare_gradient(operands, c.threads)
-        given = address_of(operands.x), address_of(operands.dy), address_of(dw)
+        places = address_of(operands.x), address_of(operands.dy), address_of(dw)
         if add is None:
-            return [launched(main, room, *given)]
+            return [launched(main, room, *places)]
         sums = room.take(self.layout(c).partial_bytes)
-        return [launched(main, room, *given, sums), launched(add, room, *given, sums)]
+        return [launched(main, room, *places, sums), launched(add, room, *places, sums)]
 
 
 def tile_parts(elements: int, tiles: int) -> int:

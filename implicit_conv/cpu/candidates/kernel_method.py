@@ -10,17 +10,16 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from implicit_conv.arrays.arrays import Array, ordered
-from implicit_conv.cpu.candidates.candidate import Candidate, Method
+from implicit_conv.cpu.candidates.candidate import Candidate, Given, Method
 from implicit_conv.cpu.candidates.query import Formats, Request
 from implicit_conv.cpu.candidates.tiling import Estimate, Tiling, thread_count
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.machine.compiler import check_enabled
-from implicit_conv.cpu.run.call import Arrays, bits
+from implicit_conv.cpu.run.call import bits
 from implicit_conv.cpu.run.packed import PackedFilter, PlainOrder
 from implicit_conv.kernels.cpu.runtime.layout import Layout
 from implicit_conv.kernels.cpu.runtime.program import (
     Launched,
-    Room,
     Step,
     address_of,
     copied,
@@ -34,7 +33,6 @@ from implicit_conv.process.preparation import COMPILING, first, may_load
 
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operands, Operator
-    from implicit_conv.kernels.geometry import Epilogue
 
 
 class KernelMethod(Method):
@@ -88,18 +86,11 @@ class KernelMethod(Method):
         """The operands of each launch, as views that the kernels take, of those of a call."""
         yield operands
 
-    def steps(
-        self,
-        c: Candidate,
-        arrays: Arrays,
-        epilogue: Epilogue,
-        formats: Formats,
-        room: Room,
-        record: int = 0,
-    ) -> list[Step]:
+    def steps(self, c: Candidate, given: Given) -> list[Step]:
         """The launches for arrays of these strides, which the method must accept, and before each
         one what packs or copies its filter.
         """
+        arrays, epilogue, formats, room, record = given
         compiled, main = operator(c, formats), None  # which checks that code may be loaded
         from implicit_conv.kernels.cpu.operator import Operands
 
@@ -119,14 +110,14 @@ class KernelMethod(Method):
                 found.append(launched(packing, room, of_w, of_w, of_w, panels))
                 of_w = address_of(x)
             added = 0 if residual is None else address_of(residual)
-            given = address_of(x), of_w, address_of(y), panels, added
+            places = address_of(x), of_w, address_of(y), panels, added
             if main is None:
                 read = Operands(x, None if packs else w, y, residual)
                 launch = compiled.prepare(read, epilogue, c.threads, record)
-                main = launched(launch, room, *given, sums, scaled=epilogue.scaled)
+                main = launched(launch, room, *places, sums, scaled=epilogue.scaled)
                 found.append(main)
             else:  # the same strides
-                found.append(Launched(main.launch, main.scratch, *given, sums, epilogue.scaled))
+                found.append(Launched(main.launch, main.scratch, *places, sums, epilogue.scaled))
         return found
 
     def loads(self, c: Candidate) -> list[Load]:

@@ -87,12 +87,12 @@ def tiles(problem: Problem, near: Near | None = None) -> list[tuple[int, int, in
     _, p, q = problem.output
     if near is not None:
         return [like(problem, near.geometry)]
-    found = set()
+    found, most = set(), plane_count(problem)
     for pixels in TILE_PIXELS:
         columns = balanced(q, pixels)
-        for rows in (1, *(balanced(p, share // columns) for share in TILE_PIXELS)):
+        for rows in {1, *[balanced(p, share // columns) for share in TILE_PIXELS]}:
             planes = max(1, pixels // (p * q)) if (rows, columns) == (p, q) else 1
-            found.add((min(planes, plane_count(problem)), rows, columns))
+            found.add((min(planes, most), rows, columns))
     return sorted(found)
 
 
@@ -192,26 +192,28 @@ def divide(
     arch: CpuArch, g: Geometry, threads: int, itemsize: int, shared: float, again: float
 ) -> tuple[float, int]:
     """The cheapest division of the filter panels of a load tile among work items: (cycles of one
-    core, panels of an item).
+    core for all load tiles, panels of an item).
 
-    All panels cost `shared` cycles, and each item `again` cycles more. One item takes all panels,
-    unless more items keep all threads busy. With several channel blocks an item has few panels,
-    because their sums must stay in L2 until the last block.
+    All panels of a tile cost `shared` cycles, and each item `again` cycles more. One item takes all
+    panels, unless more items keep all threads busy. With several channel blocks an item has few
+    panels, because their sums must stay in L2 until the last block.
     """
-    tile_items = max(1, schedule.tile_count(g) * g.groups)
+    tile_count = schedule.tile_count(g) * g.groups
+    tile_items = max(1, tile_count)
     panels = max(1, schedule.panel_count(g))
     least = 1
     if schedule.block_count(g) > 1:
         sums = g.tile_n * g.tile_p * g.tile_q * g.tile_k * itemsize
-        least = schedule.ceil_div(panels * sums, STAGED_BYTES)
+        least = -(-panels * sums // STAGED_BYTES)
     found = []
     for share in ITEMS_PER_THREAD if threads > 1 else (1,):
-        wanted = schedule.ceil_div(share * threads, tile_items) if threads > 1 else 1
-        chunk = schedule.ceil_div(panels, min(panels, max(wanted, least)))
-        chunks = schedule.ceil_div(panels, chunk)
+        wanted = -(-share * threads // tile_items) if threads > 1 else 1
+        chunk = -(-panels // min(panels, max(wanted, least)))
+        chunks = -(-panels // chunk)
         items = tile_items * chunks
-        idle = schedule.ceil_div(items, threads) * threads / items
+        idle = -(-items // threads) * threads / items
         cycles = (shared + again * chunks) * idle
         waits = 1 + arch.costs.threads.interruption * threads / items
         found.append((cycles * waits, cycles, chunk))
-    return min(found)[1:]
+    _, cycles, chunk = min(found)
+    return tile_count * cycles, chunk

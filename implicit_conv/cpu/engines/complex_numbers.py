@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array, numpy_dtype
-from implicit_conv.cpu.candidates.candidate import Candidate, Method
+from implicit_conv.cpu.candidates.candidate import Candidate, Given, Method
 from implicit_conv.cpu.candidates.problem_views import spatial
 from implicit_conv.cpu.candidates.query import Formats, Query, Refusal, Request, Serves
 from implicit_conv.cpu.machine.arch import CpuArch
@@ -29,8 +29,7 @@ from implicit_conv.cpu.plan import planner
 from implicit_conv.cpu.plan.composite import Composite, Derived
 from implicit_conv.cpu.plan.planner import steps_of
 from implicit_conv.cpu.run.call import Arrays, stand_in
-from implicit_conv.kernels.cpu.runtime.program import Called, Copied, Room, Step
-from implicit_conv.kernels.geometry import Epilogue
+from implicit_conv.kernels.cpu.runtime.program import Called, Copied, Step
 from implicit_conv.problem.options import COMPLEX_PARTS
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import Load
@@ -113,18 +112,11 @@ class ComplexAsReal(Composite):
         """Those of the real convolution."""
         return c.parts[0].best.trace(real_problem(c.problem))
 
-    def steps(
-        self,
-        c: Candidate,
-        arrays: Arrays,
-        epilogue: Epilogue,
-        formats: Formats,
-        room: Room,
-        record: int = 0,
-    ) -> list[Step]:
+    def steps(self, c: Candidate, given: Given) -> list[Step]:
         """The steps of the real convolution, which writes to y if that can be viewed, between those
         that copy what cannot be viewed.
         """
+        arrays, room = given.arrays, given.room
         problem, real, found = c.problem, real_problem(c.problem), list[Step]()
         axis = problem.array_layout.index("C")
         x_shape, _, y_shape = self.shapes(real)
@@ -138,7 +130,7 @@ class ComplexAsReal(Composite):
             found.extend(Copied(source, target) for source, target in parts)
             return copy
 
-        own, w = self.part_formats(c, formats), None
+        own, w = self.part_formats(c, given.formats), None
         (panels,) = self.panels(c, arrays)
         if arrays.w is not None:
             w = room.array(real.weight_shape, numpy_dtype(real.dtype))
@@ -147,7 +139,8 @@ class ComplexAsReal(Composite):
         y = viewed(problem, arrays.y)
         result = room.array(y_shape, numpy_dtype(own.y_dtype)) if y is None else y
         x = read(arrays.x, x_shape)
-        found += steps_of(c.parts[0], Arrays(x, w, result, residual, panels), epilogue, own, room)
+        of_real = Arrays(x, w, result, residual, panels)
+        found += steps_of(c.parts[0], given._replace(arrays=of_real, formats=own))
         if y is None:
             parts = zip(both_parts(result, axis), (arrays.y.real, arrays.y.imag), strict=True)
             found.extend(Copied(source, target) for source, target in parts)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from implicit_conv.arrays.integers import check_activation
-from implicit_conv.cpu.candidates.candidate import Candidate, Choice
+from implicit_conv.cpu.candidates.candidate import Candidate, Choice, Given
 from implicit_conv.cpu.candidates.problem_views import spatial
 from implicit_conv.cpu.candidates.query import Formats, Query, Request
 from implicit_conv.cpu.engines.executor import Executor, parse_out_dtype
@@ -223,7 +223,7 @@ class CpuEngine(Executor):
             There is none.
         """
         epilogue = Epilogue(self.activation, biased and not scaled, scaled)
-        return steps_of(self.choice, arrays, epilogue, self.formats, room, self.names)
+        return steps_of(self.choice, Given(arrays, epilogue, self.formats, room), self.names)
 
     def vectors_of_steps(self) -> Callable[[Any, Any], tuple[Any, Any]] | None:
         """What makes a bias and a scale of steps of those of a call; None if they are the same."""

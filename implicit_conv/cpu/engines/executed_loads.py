@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array, numpy_dtype
+from implicit_conv.cpu.candidates.candidate import Given
 from implicit_conv.cpu.candidates.kernel_method import KernelMethod
 from implicit_conv.cpu.candidates.problem_views import in_own_axes
 from implicit_conv.cpu.engines.engine import CpuEngine
@@ -28,7 +29,7 @@ def executed_loads(engine: CpuEngine, x: Array, w: Array) -> list[Load]:
     )
     arrays = c.method.views(c, Arrays(at_x, at_w, at_y))
     epilogue, room = Epilogue(engine.activation), Room()
-    steps = c.method.steps(c, arrays, epilogue, formats, room, recording.address)
+    steps = c.method.steps(c, Given(arrays, epilogue, formats, room, recording.address))
     Program(steps, room).run(*(array.ctypes.data for array in (x, w, y)))
     g = c.geometry
     assert isinstance(c.method, KernelMethod)

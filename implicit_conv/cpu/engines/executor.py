@@ -35,7 +35,7 @@ from implicit_conv.arrays.integers import (
     out_dtypes,
     refuse_int32,
 )
-from implicit_conv.cpu.run.call import Arrays, Call, RepeatedArrays, contiguous_strides
+from implicit_conv.cpu.run.call import Arrays, Call, RepeatedArrays
 from implicit_conv.cpu.run.packed import PackedFilter
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
 from implicit_conv.kernels.cpu.runtime.pool import new_array
@@ -51,7 +51,7 @@ from implicit_conv.kernels.cpu.runtime.program import (
     placed,
 )
 from implicit_conv.kernels.cpu.runtime.same_arrays import Record, can_record
-from implicit_conv.problem.options import COMPLEX_PARTS, ITEMSIZES
+from implicit_conv.problem.options import COMPLEX_PARTS, ITEMSIZES, contiguous_strides
 from implicit_conv.problem.problem import Problem
 from implicit_conv.process.cache import cached_property, keep_call
 from implicit_conv.process.preparation import imports

@@ -22,7 +22,7 @@ import numpy as np
 
 from implicit_conv.arrays.arrays import Array, numpy_dtype, ordered
 from implicit_conv.cpu.candidates import kernel_method
-from implicit_conv.cpu.candidates.candidate import Candidate, Choice, Words
+from implicit_conv.cpu.candidates.candidate import Candidate, Choice, Given, Words
 from implicit_conv.cpu.candidates.phrases import count
 from implicit_conv.cpu.candidates.problem_views import spatial
 from implicit_conv.cpu.candidates.query import Formats, Query, Refusal, Request, Serves
@@ -43,12 +43,11 @@ from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.plan import planner
 from implicit_conv.cpu.plan.composite import Composite, Derived
 from implicit_conv.cpu.plan.planner import steps_of
-from implicit_conv.cpu.run.call import Arrays, contiguous_strides, stand_in
+from implicit_conv.cpu.run.call import Arrays, stand_in
 from implicit_conv.cpu.run.packed import PackedOrder
 from implicit_conv.kernels.cpu.runtime.program import (
     Copied,
     Launched,
-    Room,
     Step,
     address_of,
     array_at,
@@ -57,7 +56,7 @@ from implicit_conv.kernels.cpu.runtime.program import (
     located,
 )
 from implicit_conv.kernels.geometry import Epilogue, Geometry
-from implicit_conv.problem.options import ITEMSIZES
+from implicit_conv.problem.options import ITEMSIZES, contiguous_strides
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import Load
 from implicit_conv.process.preparation import first, prepare
@@ -171,19 +170,12 @@ class Fold(Composite):
             f"along {'DHW'[blocks.axis]}"
         }
 
-    def steps(
-        self,
-        c: Candidate,
-        arrays: Arrays,
-        epilogue: Epilogue,
-        formats: Formats,
-        room: Room,
-        record: int = 0,
-    ) -> list[Step]:
+    def steps(self, c: Candidate, given: Given) -> list[Step]:
         """For each block of each image the products, then what adds them into y.
 
         Kernels write whole rows of y, and read those of a residual: others are copied.
         """
+        arrays, epilogue, formats, room, _ = given
         problem, (product,) = c.problem, c.parts
         blocks, products = blocks_of(problem, c.arch), product.query.problem
         found, dtype = list[Step](), numpy_dtype(problem.dtype)
@@ -202,7 +194,8 @@ class Fold(Composite):
                 residual = copied(residual, room, found)
         read = of_block(problem, blocks, arrays.x)
         end, at = room.end, address_of(tile)
-        steps = steps_of(product, Arrays(read, w, tile, None, panels), Epilogue(), formats, room)
+        of_product = Arrays(read, w, tile, None, panels)
+        steps = steps_of(product, Given(of_product, Epilogue(), formats, room))
         room.end = end  # the products are in the tile
         launches = prepare(_launches, c, blocks, epilogue, formats, tile, (y, residual))
         sums = _itself if epilogue.biased else None
@@ -216,8 +209,8 @@ class Fold(Composite):
                     0 if each is None else address_of(_written(problem, blocks, block, each, n))
                     for each in (y, residual)
                 )
-                given = launch, scratch, at, at, out, 0, added, sums, epilogue.scaled
-                found.append(Launched(*given))
+                places = at, at, out, 0, added
+                found.append(Launched(launch, scratch, *places, sums, epilogue.scaled))
         if y is not arrays.y:
             found.append(Copied(y, arrays.y))
         return found

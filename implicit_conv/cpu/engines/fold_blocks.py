@@ -17,11 +17,10 @@ from typing import NamedTuple
 from implicit_conv.arrays.arrays import Array, ordered
 from implicit_conv.cpu.candidates.tiling import balanced, rounded_up
 from implicit_conv.cpu.machine.arch import CpuArch
-from implicit_conv.cpu.run.call import contiguous_strides
 from implicit_conv.kernels.cpu.runtime.layout import LINE
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.schedule import ceil_div
-from implicit_conv.problem.options import ITEMSIZES
+from implicit_conv.problem.options import ITEMSIZES, contiguous_strides
 from implicit_conv.problem.problem import Problem
 
 TILE_BYTES = 2 << 20  # bytes of a tile where a block may have so few pixels

@@ -19,8 +19,7 @@ from implicit_conv.cpu.candidates.kernel_method import missing_parts
 from implicit_conv.cpu.candidates.query import Formats, Query
 from implicit_conv.cpu.engines.engine import CpuEngine
 from implicit_conv.cpu.plan import planner
-from implicit_conv.cpu.run.call import contiguous_strides
-from implicit_conv.problem.options import ITEMSIZES, SPACE
+from implicit_conv.problem.options import ITEMSIZES, SPACE, contiguous_strides
 from implicit_conv.problem.problem import Problem
 from implicit_conv.process.cache import ENGINES, PREPARED, SIZES, cached_property
 from implicit_conv.process.preparation import prepare_later, prepares_later

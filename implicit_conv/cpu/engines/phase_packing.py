@@ -19,7 +19,7 @@ from implicit_conv.cpu.candidates.problem_views import spatial
 from implicit_conv.cpu.candidates.query import Refusal
 from implicit_conv.cpu.engines.fold_blocks import is_row
 from implicit_conv.cpu.plan.planner import FIXED
-from implicit_conv.cpu.run.call import Arrays, contiguous_strides, stand_in
+from implicit_conv.cpu.run.call import Arrays, stand_in
 from implicit_conv.cpu.run.packed import PanelOrder
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.gemm.layout import PHASE_TAP_BYTES
@@ -32,7 +32,7 @@ from implicit_conv.kernels.cpu.runtime.program import (
     array_at,
     launched,
 )
-from implicit_conv.problem.options import ITEMSIZES, WEIGHT_LAYOUTS_OF
+from implicit_conv.problem.options import ITEMSIZES, WEIGHT_LAYOUTS_OF, contiguous_strides
 from implicit_conv.problem.phases import Phase
 from implicit_conv.problem.problem import Problem
 from implicit_conv.process.cache import SIZED

@@ -17,9 +17,9 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array
-from implicit_conv.cpu.candidates.candidate import Candidate, Choice, Method
+from implicit_conv.cpu.candidates.candidate import Candidate, Choice, Given, Method
 from implicit_conv.cpu.candidates.phrases import gradient_text
-from implicit_conv.cpu.candidates.query import Formats, Query, Refusal, Request
+from implicit_conv.cpu.candidates.query import Query, Refusal, Request
 from implicit_conv.cpu.engines.gradients import gradient_methods
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.plan import planner
@@ -27,8 +27,7 @@ from implicit_conv.cpu.plan.composite import Composite, Derived
 from implicit_conv.cpu.plan.planner import steps_of
 from implicit_conv.cpu.run.call import Arrays, stand_in
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.cpu.runtime.program import Called, Room, Step
-from implicit_conv.kernels.geometry import Epilogue
+from implicit_conv.kernels.cpu.runtime.program import Called, Step
 from implicit_conv.problem.options import ITEMSIZES, PADDING_MODES, SPACE
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import Load
@@ -126,23 +125,16 @@ class Borders(Composite):
         parts = zip(c.parts, _parts(c.problem), strict=True)
         return [load for choice, part in parts for load in choice.best.trace(part)]
 
-    def steps(
-        self,
-        c: Candidate,
-        arrays: Arrays,
-        epilogue: Epilogue,
-        formats: Formats,
-        room: Room,
-        record: int = 0,
-    ) -> list[Step]:
+    def steps(self, c: Candidate, given: Given) -> list[Step]:
         """The gradient of the image, and of each strip, which is then added to it."""
-        (image, *strips), (begin, *begins), end = c.parts, self.panels(c, arrays), room.end
-        found = steps_of(image, arrays._replace(panels=begin), epilogue, formats, room)
+        arrays, room, (image, *strips) = given.arrays, given.room, c.parts
+        (begin, *begins), end = self.panels(c, arrays), room.end
+        found = steps_of(image, given._replace(arrays=arrays._replace(panels=begin)))
         for strip, choice, panels in zip(strips_of(c.problem), strips, begins, strict=True):
             room.end = end
             values = room.array(strip.problem.input_shape, arrays.y.dtype)
             own = arrays._replace(y=values, panels=panels)
-            found += steps_of(choice, own, epilogue, formats, room)
+            found += steps_of(choice, given._replace(arrays=own))
             found.append(Called(functools.partial(_add, c.problem, strip), (values, arrays.y)))
         return found
 

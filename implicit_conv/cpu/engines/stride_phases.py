@@ -14,9 +14,9 @@ from typing import ClassVar
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array, numpy_dtype
-from implicit_conv.cpu.candidates.candidate import Candidate, Choice
+from implicit_conv.cpu.candidates.candidate import Candidate, Choice, Given
 from implicit_conv.cpu.candidates.problem_views import spatial
-from implicit_conv.cpu.candidates.query import Formats, Query, Refusal, Request
+from implicit_conv.cpu.candidates.query import Query, Refusal, Request
 from implicit_conv.cpu.engines import phase_packing
 from implicit_conv.cpu.engines.phase_packing import (
     copied_bytes,
@@ -35,9 +35,8 @@ from implicit_conv.cpu.plan.composite import Composite, Derived, begin, part_of
 from implicit_conv.cpu.plan.planner import steps_of
 from implicit_conv.cpu.run.call import Arrays, stand_in
 from implicit_conv.cpu.run.packed import PackedOrder
-from implicit_conv.kernels.cpu.runtime.program import Copied, Room, Step, copied, located
+from implicit_conv.kernels.cpu.runtime.program import Copied, Step, copied, located
 from implicit_conv.kernels.cpu.runtime.table import MOST_APART
-from implicit_conv.kernels.geometry import Epilogue
 from implicit_conv.problem.options import ITEMSIZES, WEIGHT_LAYOUTS_OF
 from implicit_conv.problem.phases import MOST_PHASES, is_covered, phase_count, phases_of
 from implicit_conv.problem.problem import Problem
@@ -171,20 +170,13 @@ class Phases(Composite):
         parts = zip(phases_of(c.problem), self.packing_parts(c), strict=True)
         return [load for phase, part in parts for load in part.best.trace(phase.problem)]
 
-    def steps(
-        self,
-        c: Candidate,
-        arrays: Arrays,
-        epilogue: Epilogue,
-        formats: Formats,
-        room: Room,
-        record: int = 0,
-    ) -> list[Step]:
+    def steps(self, c: Candidate, given: Given) -> list[Step]:
         """The steps of all phases. Those with equal problems have the same launches."""
+        arrays, _, formats, room, _ = given
         problem, w, found = c.problem, arrays.w, list[Step]()
         phases, parts = phases_of(problem), self.packing_parts(c)
         if len(c.parts) > len(phases):
-            found += _empty_steps(c.parts[0], problem, arrays, epilogue, formats, room)
+            found += _empty_steps(c.parts[0], problem, given)
         filters: Sequence[Array | int]
         if w is None:
             filters = self.panels(c, arrays)
@@ -206,7 +198,7 @@ class Phases(Composite):
             if phase.problem not in known:
                 room.end = end
                 of_part = part_of(own, arrays.x, y, residual)
-                steps = _phase_steps(part, arrays.y, of_part, epilogue, formats, room)
+                steps = _phase_steps(part, arrays.y, given._replace(arrays=of_part))
                 known[phase.problem] = steps, begins
                 found += steps
                 continue
@@ -289,37 +281,24 @@ def without_channels(problem: Problem) -> Problem:
     )
 
 
-def _phase_steps(
-    part: Choice,
-    whole: Array,
-    arrays: Arrays,
-    epilogue: Epilogue,
-    formats: Formats,
-    room: Room,
-) -> list[Step]:
+def _phase_steps(part: Choice, whole: Array, given: Given) -> list[Step]:
     """The steps of a phase of `whole`. Kernels add a residual to whole vectors of a contiguous
     output: of pixels that lie a stride apart, both are copied.
     """
-    found, pixels = list[Step](), arrays.y
+    found, arrays, room = list[Step](), given.arrays, given.room
+    pixels = arrays.y
     if arrays.residual is not None and pixels.shape != whole.shape:
         y = room.array(pixels.shape, pixels.dtype)
         arrays = arrays._replace(y=y, residual=copied(arrays.residual, room, found))
-    found += steps_of(part, arrays, epilogue, formats, room)
+    found += steps_of(part, given._replace(arrays=arrays))
     if arrays.y is not pixels:
         found.append(Copied(arrays.y, pixels))
     return found
 
 
-def _empty_steps(
-    empty: Choice,
-    problem: Problem,
-    arrays: Arrays,
-    epilogue: Epilogue,
-    formats: Formats,
-    room: Room,
-) -> list[Step]:
+def _empty_steps(empty: Choice, problem: Problem, given: Given) -> list[Step]:
     """The steps of pixels that no tap reaches: its other arrays have no channels."""
     own = without_channels(problem)
     x = np.empty(own.input_shape, numpy_dtype(own.dtype))
     w = np.empty(own.weight_shape, numpy_dtype(own.filter_dtype))
-    return steps_of(empty, arrays._replace(x=x, w=w, panels=0), epilogue, formats, room)
+    return steps_of(empty, given._replace(arrays=given.arrays._replace(x=x, w=w, panels=0)))

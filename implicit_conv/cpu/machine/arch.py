@@ -10,8 +10,7 @@ import platform
 from dataclasses import dataclass, field
 
 from implicit_conv.cpu.machine.compiler import check_target, compiled_target
-from implicit_conv.cpu.machine.costs import AVX2, EPYC, INTEL_AVX2, NARROW, Costs
-from implicit_conv.cpu.machine.costs.xeon import XEON
+from implicit_conv.cpu.machine.costs import AVX2, EPYC, INTEL_AVX2, NARROW, XEON, Costs
 from implicit_conv.cpu.machine.probe import (
     HWCAPS,
     System,

@@ -251,7 +251,5 @@ def estimate(view: Problem, arch: CpuArch, g: Geometry) -> Estimate:
     filter_bytes = g.K * g.C * stored_bytes(view)
     far = 0.0 if filter_bytes <= arch.l2_bytes else stream_cycles(arch, filter_bytes)
     stream = max(tile_count * tile, far) + costs.common.far_share * min(tile_count * tile, far)
-    chosen, chunk = divide(
-        arch, g, thread_count(view, arch), view.itemsize, stream, costs.common.item
-    )
-    return Estimate(schedule.tile_count(g) * chosen, chunk)
+    threads = thread_count(view, arch)
+    return Estimate(*divide(arch, g, threads, view.itemsize, stream, costs.common.item))

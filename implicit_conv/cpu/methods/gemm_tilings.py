@@ -6,7 +6,9 @@ is the part of gemm_k whose panel stays in L2 while all register tiles of a load
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from implicit_conv.cpu.candidates.tiling import (
@@ -108,10 +110,13 @@ def tilings(
     """
     slow = dot_cost(arch, channels, multiplier)
     arch = tiled(arch, multiplier, vectors)
+    cycles = functools.cache(functools.partial(tile_cycles, arch, in_place=in_place))
     found = geometries(view, arch, in_place, near, vectors)
     if skips and not in_place:
-        found = [leaving_out(arch, g, near) for g in found]
-    return priced(found, lambda g: estimate(view, arch, g, in_place, slow=slow), view, near)
+        found = [leaving_out(g, cycles, near) for g in found]
+    return priced(
+        found, lambda g: estimate(view, arch, g, in_place, slow=slow, cycles=cycles), view, near
+    )
 
 
 def dot_cost(arch: CpuArch, channels: int, multiplier: str) -> float:
@@ -170,7 +175,9 @@ def geometries(
     return fitting or [min(found, key=lambda g: buffer_bytes(g, problem.itemsize))]
 
 
-def leaving_out(arch: CpuArch, g: Geometry, near: Near | None = None) -> Geometry:
+def leaving_out(
+    g: Geometry, cycles: Callable[[Geometry], float], near: Near | None = None
+) -> Geometry:
     """The tiling, whose columns on the sides leave out taps that read padding if that pays, or did
     for a `near` size: they are register tiles of their own, which span several rows.
     """
@@ -181,8 +188,7 @@ def leaving_out(arch: CpuArch, g: Geometry, near: Near | None = None) -> Geometr
         return g
     if near is not None:
         return left_out
-    gain = 1 - tile_cycles(arch, left_out, False) / tile_cycles(arch, g, False)
-    return left_out if gain > LEAST_GAIN else g
+    return left_out if 1 - cycles(left_out) / cycles(g) > LEAST_GAIN else g
 
 
 def is_gapless(problem: Problem) -> bool:
@@ -197,14 +203,18 @@ def estimate(
     in_place: bool,
     pack: tuple[float, float] | None = None,
     slow: float = 1.0,
+    cycles: Callable[[Geometry], float] | None = None,
 ) -> Estimate:
-    """Cycles of one core for the whole problem: register tiles, loads, far panels, idle threads."""
+    """Cycles of one core for the whole problem: register tiles, loads, far panels, idle threads.
+    `cycles` is `tile_cycles`, if they are known.
+    """
     costs = arch.costs
     lanes = arch.lanes(problem.itemsize)
     elements = schedule.taps(g) * max(1, g.C)
     tile_count = schedule.tile_count(g) * g.groups
     vectors = schedule.ceil_div(g.K, lanes)
-    multiply = tile_cycles(arch, g, in_place) * slow * elements * vectors / 2
+    of_tile = tile_cycles(arch, g, in_place) if cycles is None else cycles(g)
+    multiply = of_tile * slow * elements * vectors / 2
     if g.tile_m < arch.tile_pixels:
         multiply *= 1 + costs.gemm.spread
     if g.tile_n == 1 or g.Z == 1:  # else the output planes of most tiles meet all filter planes
@@ -234,10 +244,10 @@ def estimate(
     if g.tile_m < arch.tile_pixels:  # the first of its tiles reads a panel faster than L2 has it
         stream += costs.gemm.first_read * max(0.0, far - multiply / pixel_tiles)
     threads = thread_count(problem, arch)
-    tile, chunk = divide(arch, g, threads, problem.itemsize, stream, load + costs.common.item)
+    spent, chunk = divide(arch, g, threads, problem.itemsize, stream, load + costs.common.item)
     each = pack or (costs.common.pack_filter, costs.common.pack_panel)
     packing = each[tile_count == g.groups] * g.groups * elements * g.K
-    return Estimate(tile_count * tile + packing, chunk, packing)
+    return Estimate(spent + packing, chunk, packing)
 
 
 def tile_cycles(arch: CpuArch, g: Geometry, in_place: bool) -> float:
@@ -248,9 +258,9 @@ def tile_cycles(arch: CpuArch, g: Geometry, in_place: bool) -> float:
     _, group, inner = schedule.by_role(g, g.tile_n, g.tile_p, g.tile_q)
     found = parts(g, inner, in_place)
     total = sum(
-        _row_cycles(arch, g, group, pixels, in_place) * taps / g.S for pixels, taps in found
+        [_row_cycles(arch, g, group, pixels, in_place) * taps / g.S for pixels, taps in found]
     )
-    pixels = group * sum(pixels for pixels, _ in found)
+    pixels = group * sum([pixels for pixels, _ in found])
     return total * g.tile_n * g.tile_p * g.tile_q / pixels
 
 
@@ -274,6 +284,8 @@ def _row_cycles(arch: CpuArch, g: Geometry, group: int, inner: int, in_place: bo
 
     total = 0.0
     for height, tile_count in schedule.cuts(inner, g.tile_m):
+        if not tile_count:
+            continue
         step = schedule.rows_together(g, height, in_place) if height else 1
         whole, rest = divmod(group, step)
         last = cycles(rest * height) if rest else 0.0

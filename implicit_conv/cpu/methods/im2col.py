@@ -19,15 +19,14 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array, numpy_dtype
-from implicit_conv.cpu.candidates.candidate import Candidate, Method, Words
-from implicit_conv.cpu.candidates.query import Formats, Refusal, Request, Serves
+from implicit_conv.cpu.candidates.candidate import Candidate, Given, Method, Words
+from implicit_conv.cpu.candidates.query import Refusal, Request, Serves
 from implicit_conv.cpu.candidates.tiling import thread_count
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.machine.compiler import check_enabled
 from implicit_conv.cpu.machine.costs import FMAS_PER_CYCLE
-from implicit_conv.cpu.run.call import Arrays
 from implicit_conv.cpu.run.packed import reads_filters_in_place
-from implicit_conv.kernels.cpu.runtime.program import Called, Room, Step
+from implicit_conv.kernels.cpu.runtime.program import Called, Step
 from implicit_conv.kernels.geometry import CLAMP
 from implicit_conv.problem.parse import MOST_ELEMENTS
 from implicit_conv.problem.problem import Problem
@@ -73,18 +72,10 @@ class Im2col(Method):
         in_place = reads_filters_in_place(c.problem) if w is None else w[:1].flags.c_contiguous
         return 0 if in_place else self.packed(c).bytes
 
-    def steps(
-        self,
-        c: Candidate,
-        arrays: Arrays,
-        epilogue: Epilogue,
-        formats: Formats,
-        room: Room,
-        record: int = 0,
-    ) -> list[Step]:
+    def steps(self, c: Candidate, given: Given) -> list[Step]:
         """One call of numpy's functions."""
-        compute = functools.partial(columns_product, c, epilogue, formats.compiler)
-        return [Called(compute, (arrays.x, arrays.w, arrays.y, arrays.residual))]
+        compute = functools.partial(columns_product, c, given.epilogue, given.formats.compiler)
+        return [Called(compute, given.arrays[:4])]
 
     def describe(self, c: Candidate) -> Words:
         """Loads and multiplications; there are no tiles."""

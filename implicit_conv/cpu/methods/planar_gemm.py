@@ -10,6 +10,7 @@ filters. With a 1x1 filter all pixels of a tile form one flat row, which is read
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -111,7 +112,7 @@ class PlanarGemm(KernelMethod):
 
     def repriced(self, c: Candidate, arch: CpuArch) -> Estimate:
         """The estimate of the candidate's tiling on a CPU."""
-        return estimate(self, c.view, arch, c.geometry)
+        return estimate(self, c.view, arch, c.geometry, c.layout.scratch(False).buffer)
 
     def layout(self, c: Candidate) -> PlanarGemmLayout:
         """Sizes of scratch memory and filters."""
@@ -188,13 +189,15 @@ def tilings(
 ) -> list[tuple[Estimate, Geometry]]:
     """Tilings with their estimates."""
     found = geometries(method, problem, arch, near)
-    return priced(found, lambda g: estimate(method, problem, arch, g), problem, near)
+    return priced(found, lambda g: estimate(method, problem, arch, g, found[g]), problem, near)
 
 
 def geometries(
     method: PlanarGemm, problem: Problem, arch: CpuArch, near: Near | None = None
-) -> list[Geometry]:
-    """Tilings of single images whose input fits in L2 with all channels."""
+) -> dict[Geometry, int]:
+    """Tilings of single images whose input fits in L2 with all channels, with the bytes of their
+    row buffers; of planes in place these are not counted.
+    """
     _, p, q = problem.output
     lanes = arch.lanes(problem.itemsize)
 
@@ -236,17 +239,19 @@ def geometries(
                     columns = at_least(TILE_COLUMNS[::-1], near.geometry.tile_q)
                 else:
                     columns = (q,)
-            extents = {(balanced(p, i), balanced(q, j)) for i in steps for j in columns}
+            rows_of_tiles = {balanced(p, step) for step in steps}
+            columns_of_tiles = {balanced(q, most) for most in columns}
+            extents = set(itertools.product(rows_of_tiles, columns_of_tiles))
         found |= {tiling(*extent, filters) for extent in extents}
     limit = arch.l2_bytes * PLANES_SHARE
     if method.keeps or not method.in_place:
-        return [
-            g
+        return {
+            g: scratch.buffer
             for g in sorted(found)
-            if _sizes(method, problem, g, lanes).scratch(False).total <= limit
-        ]
+            if (scratch := _sizes(method, problem, g, lanes).scratch(False)).total <= limit
+        }
     pixels = max(lanes, limit // (problem.itemsize * problem.C // problem.groups))
-    return [g for g in sorted(found) if g.tile_q <= pixels]
+    return dict.fromkeys([g for g in sorted(found) if g.tile_q <= pixels], 0)
 
 
 def _sizes(
@@ -256,12 +261,17 @@ def _sizes(
     return PlanarGemmLayout(g, problem.itemsize, lanes, chunk, *own)
 
 
-def estimate(method: PlanarGemm, problem: Problem, arch: CpuArch, g: Geometry) -> Estimate:
-    """Cycles of one core: sums, loads unless x is read in place, filters from beyond L2."""
+def estimate(
+    method: PlanarGemm, problem: Problem, arch: CpuArch, g: Geometry, buffer: int
+) -> Estimate:
+    """Cycles of one core: sums, loads into a `buffer` of so many bytes unless x is read in place,
+    filters from beyond L2.
+    """
     costs = arch.costs
     lanes = arch.lanes(problem.itemsize)
     panels, in_place = schedule.panel_count(g), method.in_place
-    single, pages = schedule.is_single_tap(g), page_cycles(problem, arch) if in_place else 0.0
+    taps, pages = schedule.taps(g), page_cycles(problem, arch) if in_place else 0.0
+    single = taps == 1
     own = costs.planar_gemm
     vector = own.aligned if single and not in_place else own.unaligned
     multiply = panels * _sum_cycles(arch, g, lanes, vector, pages)
@@ -272,13 +282,14 @@ def estimate(method: PlanarGemm, problem: Problem, arch: CpuArch, g: Geometry) -
     stays = method.keeps and y_bytes <= arch.l2_bytes  # so that parts of rows cost nothing
     if g.tile_q < g.Q and not (problem.channels_last or stays):
         multiply += g.tile_p * g.K * own.segment
-    buffer = _sizes(method, problem, g, lanes).scratch(False).buffer
     load = 0.0 if in_place else _load_cycles(problem, arch, g, lanes, buffer)
-    load += _tail(g, lanes) * g.C * costs.planar_gemm.gather
+    tail = g.tile_p * g.tile_q % lanes
+    if single and tail <= tail_pixels(lanes):  # which dot products compute
+        load += tail * g.C * costs.planar_gemm.gather
     if problem.channels_last:
         vectors = g.tile_p * schedule.ceil_div(g.tile_q, lanes)
         blocks = panels * schedule.ceil_div(min(g.tile_k, g.K), lanes)
-        if schedule.is_single_tap(g):
+        if single:
             vectors = schedule.ceil_div(g.tile_p * g.tile_q, lanes)
             blocks = schedule.ceil_div(g.K, lanes)
             multiply += g.tile_p * g.tile_q * g.K * costs.planar_gemm.staged
@@ -286,23 +297,17 @@ def estimate(method: PlanarGemm, problem: Problem, arch: CpuArch, g: Geometry) -
         multiply += vectors * blocks * lanes**2 * costs.common.transpose
     elif y_bytes > FAR_BYTES:
         multiply += g.tile_p * g.tile_q * g.K * problem.itemsize * own.far_store
-    filter_bytes = g.K * g.C * schedule.taps(g) * problem.itemsize
+    filter_bytes = g.K * g.C * taps * problem.itemsize
     planes = g.C * g.tile_q * problem.itemsize if in_place else buffer
     if filter_bytes + planes > arch.l2_bytes:
         far = stream_cycles(arch, filter_bytes)
         multiply = max(multiply, far) + costs.common.far_share * min(multiply, far)
     threads = thread_count(problem, arch)
-    tile, chunk = divide(arch, g, threads, problem.itemsize, multiply, load + costs.common.item)
-    copy = 0 if reads_filters_in_place(problem) else g.groups * g.K * g.C * schedule.taps(g)
+    cycles, chunk = divide(arch, g, threads, problem.itemsize, multiply, load + costs.common.item)
+    copy = 0 if reads_filters_in_place(problem) else g.groups * g.K * g.C * taps
     large = copy * problem.itemsize > LARGEST_COPY
     packing = threads * copy * (own.large_filter if large else own.filter)
-    return Estimate(schedule.tile_count(g) * g.groups * tile + packing, chunk, packing)
-
-
-def _tail(g: Geometry, lanes: int) -> int:
-    """The number of pixels of a load tile that dot products compute."""
-    tail = g.tile_p * g.tile_q % lanes
-    return tail if schedule.is_single_tap(g) and tail <= tail_pixels(lanes) else 0
+    return Estimate(cycles + packing, chunk, packing)
 
 
 def page_cycles(problem: Problem, arch: CpuArch) -> float:
@@ -320,7 +325,8 @@ def _sum_cycles(arch: CpuArch, g: Geometry, lanes: int, vector: float, pages: fl
     """
     costs = arch.costs
     filters, rows = min(g.tile_k, g.K), schedule.pixel_rows(g)
-    kept = arch.kept_lines(g.C * schedule.taps(g) * arch.vector_bits // (8 * lanes))
+    elements = g.C * schedule.taps(g)
+    kept = arch.kept_lines(elements * arch.vector_bits // (8 * lanes))
 
     def sums(vectors: int) -> float:
         """Cycles of `vectors` vectors, in register tiles of at most `rows`."""
@@ -333,7 +339,7 @@ def _sum_cycles(arch: CpuArch, g: Geometry, lanes: int, vector: float, pages: fl
             costs.common.fma_latency,
         )
         element += max(0, filters - kept) * costs.common.displaced + pages
-        cycles = g.C * schedule.taps(g) * element + costs.planar_gemm.sums * vectors * filters
+        cycles = elements * element + costs.planar_gemm.sums * vectors * filters
         return cycles if vectors else 0.0
 
     def flat_row(pixels: int) -> float:
@@ -346,7 +352,7 @@ def _sum_cycles(arch: CpuArch, g: Geometry, lanes: int, vector: float, pages: fl
         dots = schedule.ceil_div(g.C, lanes) * element + costs.planar_gemm.dot
         return sums(vectors) + tail * schedule.ceil_div(filters, few) * dots
 
-    if not schedule.is_single_tap(g):
+    if elements > g.C:
         calls = costs.planar_gemm.call * schedule.ceil_div(g.tile_p, rows)
         return float(schedule.ceil_div(g.tile_q, lanes) * (sums(g.tile_p) + calls))
     whole, rest = divmod(g.P * g.Q, g.tile_p * g.tile_q)

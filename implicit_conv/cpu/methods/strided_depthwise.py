@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from implicit_conv.cpu.candidates.candidate import Candidate, Words
+from implicit_conv.cpu.candidates.candidate import Candidate, Given, Words
 from implicit_conv.cpu.candidates.kernel_method import KernelMethod, best
 from implicit_conv.cpu.candidates.phrases import count
 from implicit_conv.cpu.candidates.problem_views import spatial, ungrouped
-from implicit_conv.cpu.candidates.query import Formats, Refusal, Request, Serves
+from implicit_conv.cpu.candidates.query import Refusal, Request, Serves
 from implicit_conv.cpu.candidates.tiling import (
     ITEMS_PER_THREAD,
     Estimate,
@@ -32,9 +32,9 @@ from implicit_conv.cpu.machine.costs import FMAS_PER_CYCLE
 from implicit_conv.cpu.run.call import Arrays, is_contiguous
 from implicit_conv.cpu.run.packed import PackedOrder
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.cpu.runtime.program import Room, Step, copied
+from implicit_conv.kernels.cpu.runtime.program import Step, copied
 from implicit_conv.kernels.cpu.strided_depthwise.layout import POSITIONS, StridedDepthwiseLayout
-from implicit_conv.kernels.geometry import Epilogue, Geometry
+from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import geometry
 
@@ -131,22 +131,15 @@ class StridedDepthwise(KernelMethod):
         """Vectors are loaded from the array that is read, in place."""
         return self.copies or is_contiguous(arrays.x, 3 if self.planar else -1)
 
-    def steps(
-        self,
-        c: Candidate,
-        arrays: Arrays,
-        epilogue: Epilogue,
-        formats: Formats,
-        room: Room,
-        record: int = 0,
-    ) -> list[Step]:
+    def steps(self, c: Candidate, given: Given) -> list[Step]:
         """See `KernelMethod`; the copy has the order of the vectors."""
         found = list[Step]()
         if self.copies:
             axes = (0, 4, 1, 2, 3) if self.planar else (0, 1, 2, 3, 4)
-            copy = copied(arrays.x.transpose(axes), room, found)
-            arrays = arrays._replace(x=copy.transpose(sorted(range(5), key=axes.__getitem__)))
-        return found + super().steps(c, arrays, epilogue, formats, room, record)
+            copy = copied(given.arrays.x.transpose(axes), given.room, found)
+            x = copy.transpose(sorted(range(5), key=axes.__getitem__))
+            given = given._replace(arrays=given.arrays._replace(x=x))
+        return found + super().steps(c, given)
 
     def describe(self, c: Candidate) -> Words:
         """Load tile, loads, k-blocks, work items."""

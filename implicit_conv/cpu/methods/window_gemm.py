@@ -20,26 +20,25 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array, ordered
-from implicit_conv.cpu.candidates.candidate import Candidate, Words
+from implicit_conv.cpu.candidates.candidate import Candidate, Given, Words
 from implicit_conv.cpu.candidates.kernel_method import operator, ranked
 from implicit_conv.cpu.candidates.phrases import buffered_rows, count
 from implicit_conv.cpu.candidates.query import Formats, Refusal, Request, Serves
 from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.methods.gemm import PAIR, Gemm, words_view
 from implicit_conv.cpu.methods.gemm_tilings import channel_block, is_gapless, tilings
-from implicit_conv.cpu.run.call import Arrays, bits
+from implicit_conv.cpu.run.call import bits
 from implicit_conv.cpu.run.packed import PackedFilter, PackedOrder
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.gemm.layout import GemmLayout
 from implicit_conv.kernels.cpu.runtime.layout import WINDOW_ELEMENTS, Window
-from implicit_conv.kernels.cpu.runtime.program import Room, Step, copied
+from implicit_conv.kernels.cpu.runtime.program import Step, copied
 from implicit_conv.problem.options import ITEMSIZES
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import Load
 
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operands, Operator
-    from implicit_conv.kernels.geometry import Epilogue
 
 
 @dataclass(frozen=True)
@@ -112,21 +111,14 @@ class WindowGemm(Gemm):
         filters = windows_of(ordered(bits(w), c.problem.filter_axes))
         return PackedFilter(operator(c, formats).pack(filters, c.threads), self.packed(c))
 
-    def steps(
-        self,
-        c: Candidate,
-        arrays: Arrays,
-        epilogue: Epilogue,
-        formats: Formats,
-        room: Room,
-        record: int = 0,
-    ) -> list[Step]:
+    def steps(self, c: Candidate, given: Given) -> list[Step]:
         """Those of kernels, after a copy of a filter whose taps and channels are not contiguous."""
         found = list[Step]()
-        if arrays.w is not None and not channels_last(arrays.w).flags.c_contiguous:
-            w = copied(channels_last(arrays.w), room, found)
-            arrays = arrays._replace(w=w.transpose(0, 4, 1, 2, 3))
-        return found + super().steps(c, arrays, epilogue, formats, room, record)
+        w = given.arrays.w
+        if w is not None and not channels_last(w).flags.c_contiguous:
+            w = copied(channels_last(w), given.room, found).transpose(0, 4, 1, 2, 3)
+            given = given._replace(arrays=given.arrays._replace(w=w))
+        return found + super().steps(c, given)
 
     def arguments(self, c: Candidate, operands: Operands) -> Iterator[Operands]:
         """The filter with its taps along W as channels; other arrays as they are."""

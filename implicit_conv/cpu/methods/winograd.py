@@ -50,6 +50,7 @@ from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.machine.costs import FMAS_PER_CYCLE
 from implicit_conv.cpu.run.packed import PackedOrder
 from implicit_conv.kernels import schedule
+from implicit_conv.kernels.cpu.runtime.layout import ScratchLayout
 from implicit_conv.kernels.cpu.winograd.layout import WinogradLayout
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.problem.problem import Problem
@@ -187,20 +188,21 @@ class Winograd(KernelMethod):
             )
             for tile in sorted(found)
         ]
-        fitting = [
-            g
-            for g in geometries
-            if self._sizes(g, view.itemsize, lanes).scratch(packs=False).total <= SCRATCH_BYTES
-        ]
-        return priced(fitting, lambda g: self.estimate(view, arch, g), view, near)
+        sizes = {g: self._sizes(g, view.itemsize, lanes).scratch(packs=False) for g in geometries}
+        fitting = [g for g in geometries if sizes[g].total <= SCRATCH_BYTES]
+        return priced(fitting, lambda g: self.estimate(view, arch, g, sizes[g]), view, near)
 
     def _sizes(
         self, g: Geometry, itemsize: int, lanes: int, chunk: int = 1, p: int = 0, q: int = 0
     ) -> WinogradLayout:
         return WinogradLayout(g, itemsize, lanes, chunk, m=self.m, end=(p, q))
 
-    def estimate(self, problem: Problem, arch: CpuArch, g: Geometry) -> Estimate:
-        """Cycles of one core: transforms, products, loads, and panels from beyond L2."""
+    def estimate(
+        self, problem: Problem, arch: CpuArch, g: Geometry, scratch: ScratchLayout
+    ) -> Estimate:
+        """Cycles of one core: transforms, products, loads, and panels from beyond L2; `scratch` is
+        a thread's.
+        """
         costs, own = arch.costs, arch.costs.winograd
         lanes, m = arch.lanes(problem.itemsize), self.m
         xis, sizes = schedule.box_products(g, m), self._sizes(g, problem.itemsize, lanes)
@@ -220,15 +222,15 @@ class Winograd(KernelMethod):
         multiply = multiply * elements + own.sums * filters / 2
         multiply += (g.T - 1) * own.plane * panels
         multiply *= g.tile_n / together * heights * xis
-        panel_bytes, scratch = sizes.group_bytes, sizes.scratch(packs=False)
-        near = panel_bytes + scratch.total <= arch.l2_bytes
+        panel_bytes, scratch_bytes = sizes.group_bytes, scratch.total
+        near = panel_bytes + scratch_bytes <= arch.l2_bytes
         # A single tile reads each panel when it is packed; without filters there is none.
         parts = max(1, panels) if tile_count == 1 else 1
         far = 0.0 if near else parts * stream_cycles(arch, panel_bytes / parts)
         vector = {2: own.transform2, 4: own.transform4, 6: own.transform6}[m] * (
             own.line if 1 in (g.R, g.S) else 1
         )
-        if scratch.total > arch.l2_bytes:  # every panel reads the transformed input again
+        if scratch_bytes > arch.l2_bytes:  # every panel reads the transformed input again
             far += scratch.boxes * panels / costs.common.far_bytes
             vector *= own.far_transform
         each = in_plane * own.tile + g.tile_p / rows * own.tile_row  # of a plane
@@ -249,16 +251,16 @@ class Winograd(KernelMethod):
         )
         threads = thread_count(problem, arch)
         again = load + transform_in + costs.common.item
-        tile, chunk = divide(arch, g, threads, problem.itemsize, stream, again)
+        cycles, chunk = divide(arch, g, threads, problem.itemsize, stream, again)
         pack = (g.R * g.S * costs.common.pack_filter + xis * own.filter) * g.T * g.C * g.K
         if tile_count > 1 and panel_bytes > FAR_BYTES:
             # The whole packed filter is written and read again.
             pack += stream_cycles(arch, panel_bytes)
-        return Estimate(tile_count * tile + pack, chunk, pack)
+        return Estimate(cycles + pack, chunk, pack)
 
     def repriced(self, c: Candidate, arch: CpuArch) -> Estimate:
         """The estimate of the candidate's tiling on a CPU."""
-        return self.estimate(c.view, arch, c.geometry)
+        return self.estimate(c.view, arch, c.geometry, c.layout.scratch(packs=False))
 
     def layout(self, c: Candidate) -> WinogradLayout:
         """Sizes of scratch memory and transformed filters."""

@@ -18,8 +18,8 @@ from operator import attrgetter
 from typing import Any
 
 from implicit_conv.arrays.arrays import Array, numpy_dtype
-from implicit_conv.cpu.candidates.candidate import Candidate, Choice, Method, near
-from implicit_conv.cpu.candidates.query import Formats, Query, Refusal, Request
+from implicit_conv.cpu.candidates.candidate import Candidate, Choice, Given, Method, near
+from implicit_conv.cpu.candidates.query import Query, Refusal, Request
 from implicit_conv.cpu.methods.depthwise import Depthwise
 from implicit_conv.cpu.methods.few_outputs import FewOutputs
 from implicit_conv.cpu.methods.gemm import Gemm
@@ -31,12 +31,12 @@ from implicit_conv.cpu.methods.small_groups import SmallGroups
 from implicit_conv.cpu.methods.transposed_gemm import TransposedGemm
 from implicit_conv.cpu.methods.window_gemm import WindowGemm
 from implicit_conv.cpu.methods.winograd import LargeWinograd, Winograd
-from implicit_conv.cpu.run.call import Arrays, contiguous_strides
+from implicit_conv.cpu.run.call import Arrays
 from implicit_conv.cpu.run.packed import PlainOrder
 from implicit_conv.errors import PlanError
-from implicit_conv.kernels.cpu.runtime.program import Room, Step, array_at
+from implicit_conv.kernels.cpu.runtime.program import Step, array_at
 from implicit_conv.kernels.geometry import Epilogue
-from implicit_conv.problem.options import ALGORITHMS, ITEMSIZES, PRECISIONS
+from implicit_conv.problem.options import ALGORITHMS, ITEMSIZES, PRECISIONS, contiguous_strides
 from implicit_conv.problem.parse import choice
 from implicit_conv.problem.problem import Problem
 from implicit_conv.process.cache import KINDS
@@ -340,42 +340,35 @@ class StridesError(PlanError):
     """No candidate takes arrays of these strides."""
 
 
-def steps_of(
-    choice: Choice,
-    arrays: Arrays,
-    epilogue: Epilogue,
-    formats: Formats,
-    room: Room,
-    names: tuple[str, str] = ("x", "w"),
-) -> list[Step]:
-    """The steps of the first candidate that takes `arrays`, which have the axes of the caller, and
-    are called `names` in messages.
+def steps_of(choice: Choice, given: Given, names: tuple[str, str] = ("x", "w")) -> list[Step]:
+    """The steps of the first candidate that takes the given arrays, which have the axes of the
+    caller, and are called `names` in messages.
 
     Raises
     ------
     StridesError
         There is none.
     """
-    first, packed = choice.best, arrays.w is None
-    given, filter_axes, end = arrays, None, room.end
+    arrays, epilogue, _, room, _ = given
+    first, packed, filter_axes, end = choice.best, arrays.w is None, None, room.end
     if packed:
         first = choice.best_packed
         order = first.packed
         if isinstance(order, PlainOrder):  # which any method reads
-            given, filter_axes = arrays._replace(w=_plain(order, arrays.panels)), order.axes
+            arrays, filter_axes = arrays._replace(w=_plain(order, arrays.panels)), order.axes
     refused: StridesError | None = None
     for c in choice.in_order(first):
         method = c.method
-        if given.w is None and c is not first and c.packed.key != order.key:
+        if arrays.w is None and c is not first and c.packed.key != order.key:
             continue
         if not method.serves.takes(epilogue, arrays.residual is not None):
             continue
-        views = method.views(c, given, filter_axes)
+        views = method.views(c, arrays, filter_axes)
         if not method.accepts(c, views):
             continue
         if c is not first:
             LOG.debug("%s runs, because %s needs %s", c.name, first.name, first.method.needs)
-        given_to = c, views, epilogue, formats, room, end
+        given_to = c, given._replace(arrays=views), end
         try:
             # Parts are prepared one by one: what is prepared within must not stop at checkpoints.
             return _steps(*given_to) if c.parts else prepare(_steps, *given_to)
@@ -383,16 +376,14 @@ def steps_of(
             refused = refused or error
     if choice.near and not packed:  # other methods were not asked
         room.end = end
-        return steps_of(estimated(choice.query), arrays, epilogue, formats, room, names)
-    raise refused or _refusal(choice, arrays, epilogue, names)
+        return steps_of(estimated(choice.query), given, names)
+    raise refused or _refusal(choice, given.arrays, epilogue, names)
 
 
-def _steps(
-    c: Candidate, views: Arrays, epilogue: Epilogue, formats: Formats, room: Room, end: int
-) -> list[Step]:
+def _steps(c: Candidate, given: Given, end: int) -> list[Step]:
     """The steps of a candidate, whose room begins at `end`: `prepare` may ask for them twice."""
-    room.end = end
-    return c.method.steps(c, views, epilogue, formats, room)
+    given.room.end = end
+    return c.method.steps(c, given)
 
 
 def _plain(order: PlainOrder, panels: int) -> Array:

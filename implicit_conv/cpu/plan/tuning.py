@@ -9,7 +9,7 @@ import numpy as np
 from numpy.random import default_rng
 
 from implicit_conv.arrays.arrays import Array, numpy_dtype
-from implicit_conv.cpu.candidates.candidate import Candidate, Choice
+from implicit_conv.cpu.candidates.candidate import Candidate, Choice, Given
 from implicit_conv.cpu.candidates.query import Formats, Query
 from implicit_conv.cpu.plan import planner, tuning_cache
 from implicit_conv.cpu.plan.composite import Composite
@@ -76,8 +76,8 @@ def run_of(query: Query, arrays: Arrays, formats: Formats, packs: bool) -> Run:
             placed(place, array.shape, array.dtype, array.strides)
             for place, array in ((X, x), (Y, y))
         )
-        given = Arrays(of_x, of_w, of_y, None, begin_of(W))
-        program = Program(steps_of(choice, given, Epilogue(), formats, room), room)
+        arrays = Arrays(of_x, of_w, of_y, None, begin_of(W))
+        program = Program(steps_of(choice, Given(arrays, Epilogue(), formats, room)), room)
 
         def call() -> Array:
             read = w.ctypes.data if packed is None else packed.operand

@@ -15,6 +15,7 @@ from implicit_conv.arrays.integers import checked_bias
 from implicit_conv.kernels.cpu.runtime.active_threads import ADDRESS
 from implicit_conv.kernels.cpu.runtime.pool import new_array
 from implicit_conv.kernels.cpu.runtime.program import Program
+from implicit_conv.problem.options import contiguous_strides
 from implicit_conv.problem.problem import Problem
 from implicit_conv.process.preparation import imported, imports, prepare_later
 
@@ -72,15 +73,6 @@ def as_row(problem: Problem, array: Array) -> Array:
     n, d, h, w, channels = array.shape
     images, pixels = (1, n * d * h * w) if problem.channels_last else (n, d * h * w)
     return array.reshape(images, 1, 1, pixels, channels)
-
-
-def contiguous_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """The strides of a new array, in bytes."""
-    strides = []
-    for extent in reversed(shape):
-        strides.append(itemsize)
-        itemsize *= extent
-    return tuple(reversed(strides))
 
 
 def stand_in(shape: tuple[int, ...], dtype: str, strides: tuple[int, ...] | None = None) -> Array:

@@ -11,10 +11,10 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from implicit_conv.arrays.dlpack import packed_strides, read_capsule
+from implicit_conv.arrays.dlpack import read_capsule
 from implicit_conv.arrays.libraries import detached, library
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
-from implicit_conv.problem.options import GPU_DTYPES, ITEMSIZES
+from implicit_conv.problem.options import GPU_DTYPES, ITEMSIZES, contiguous_strides
 
 TYPESTRS = {"<f2": "float16", "<f4": "float32", "<V2": "bfloat16"}  # "<V2" is what ml_dtypes says
 CUDA_DEVICES = (2, 13)  # device types of DLPack: kDLCUDA, kDLCUDAManaged
@@ -44,7 +44,7 @@ class Operand(NamedTuple):
     def view(self, axes: tuple[int, ...]) -> Operand:
         """The same memory with permuted axes; an axis of one element gets its packed stride."""
         shape = tuple(self.shape[axis] for axis in axes)
-        packed = packed_strides(shape, ITEMSIZES[self.dtype])
+        packed = contiguous_strides(shape, ITEMSIZES[self.dtype])
         given = (self.strides[axis] for axis in axes)
         strides = (
             own if size > 1 else p for size, own, p in zip(shape, given, packed, strict=True)
@@ -54,7 +54,7 @@ class Operand(NamedTuple):
     @property
     def packed(self) -> bool:
         """Whether the array is C-contiguous."""
-        return self.strides == packed_strides(self.shape, ITEMSIZES[self.dtype])
+        return self.strides == contiguous_strides(self.shape, ITEMSIZES[self.dtype])
 
     @property
     def reach(self) -> tuple[int, int]:
@@ -127,7 +127,7 @@ def operand(array: Any, name: str = "x") -> Operand:
     if interface is None or interface["typestr"] not in TYPESTRS:
         return _from_dlpack(array, name)
     shape, dtype = tuple(interface["shape"]), TYPESTRS[interface["typestr"]]
-    strides = interface.get("strides") or packed_strides(shape, ITEMSIZES[dtype])
+    strides = interface.get("strides") or contiguous_strides(shape, ITEMSIZES[dtype])
     return Operand(
         int(interface["data"][0]), shape, tuple(strides), dtype, array, _device_of(array)
     )

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from implicit_conv.arrays.dlpack import packed_strides
 from implicit_conv.errors import DTypeError
 from implicit_conv.gpu.cuda import driver
 from implicit_conv.gpu.cuda.arrays import Operand
+from implicit_conv.problem.options import contiguous_strides
 
 Array = npt.NDArray[Any]
 STREAM = 0  # the legacy default stream: a synchronous copy waits for its work
@@ -30,7 +30,7 @@ class Buffer:
 
     def operand(self, shape: tuple[int, ...], dtype: str, itemsize: int) -> Operand:
         """The memory as a packed array."""
-        strides = packed_strides(shape, itemsize)
+        strides = contiguous_strides(shape, itemsize)
         return Operand(int(self.pointer), shape, strides, dtype, self, self.device)
 
 

@@ -67,11 +67,6 @@ class GpuEngine:
         return self.choice.candidates
 
     @property
-    def unbatched(self) -> bool:
-        """Whether x and y lack a batch axis."""
-        return self.choice.unbatched
-
-    @property
     def workspace_bytes(self) -> int:
         """Device memory that a call uses besides the arrays: none."""
         return 0
@@ -132,9 +127,6 @@ class GpuEngine:
 
     def repeated(self, *arrays: Any) -> None:
         """A call that could be repeated without checks: there is none on a GPU."""
-
-    def ready(self, binding: Any) -> None:
-        """A call of arrays of these strides: there is none on a GPU."""
 
     def prepared(self, *arrays: Any) -> NoReturn:
         """Refuse to prepare calls.

@@ -38,7 +38,7 @@ class PlanarDepthwiseLayout(DepthwiseLayout):
             ._replace(
                 buffer=(2 * rows * vectors + PLANE_SUMS - 1) * self.lanes * self.itemsize,
                 runs=8 * plane_passes(g) * (1 + plane_phases(g)),
-                loads=load_table_bytes(g),
+                loads=load_table_bytes(g, rows),
             )
         )
 

@@ -58,7 +58,7 @@ class PlanarGemmLayout(Layout):
         return ScratchLayout(
             buffer=g.C * rows * vectors * self.lanes * itemsize,
             staging=g.tile_k * g.tile_p * g.tile_q * itemsize,
-            loads=load_table_bytes(g),
+            loads=load_table_bytes(g, rows),
         )
 
     def _flat_scratch(self) -> ScratchLayout:
@@ -74,7 +74,7 @@ class PlanarGemmLayout(Layout):
         return ScratchLayout(
             buffer=g.C * row + last if self.keeps or not self.in_place else 0,
             staging=waiting * row + transposed,
-            loads=0 if self.in_place else load_table_bytes(g),
+            loads=0 if self.in_place else load_table_bytes(g, schedule.image_rows(g) * g.phases_w),
             tail=tail_pixels(self.lanes) * (g.C + g.tile_k) * itemsize,
         )
 

@@ -11,7 +11,7 @@ at a fixed offset. Whoever prepares a launch gives the families that its method 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -206,13 +206,13 @@ class Call(NamedTuple):
     gradient: Gradient = Gradient()
 
 
-def _names(fields: Any, prefix: str = "") -> Iterator[str]:
+def _names(fields: Any, prefix: str = "") -> list[str]:
     """The names of all numbers of nested families, such as "x.address"."""
+    found: list[str] = []
     for name, value in zip(fields._fields, fields, strict=True):
-        if isinstance(value, tuple):
-            yield from _names(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name
+        own = prefix + name
+        found += _names(value, f"{own}.") if isinstance(value, tuple) else [own]
+    return found
 
 
 def record_of(fields: Any) -> np.dtype[Any]:

@@ -135,9 +135,8 @@ def buffer_bytes(g: Geometry, itemsize: int) -> int:
     return int(pixels * min(g.C, g.tile_c) * itemsize)
 
 
-def load_table_bytes(g: Geometry) -> int:
-    """The table of a tile's loads of planes, and of its columns of padding that repeat pixels."""
-    loads = schedule.image_rows(g) * g.phases_w
+def load_table_bytes(g: Geometry, loads: int) -> int:
+    """The table of a tile's `loads` of planes, and of its columns of padding that repeat pixels."""
     return int(TABLE_BYTES + LOAD_BYTES * loads + EDGE_BYTES * schedule.edge_columns(g))
 
 

@@ -22,7 +22,7 @@ LEVEL = 2
 
 # Numba knows these settings from the environment, or from a file. What it makes of them is asked of
 # Numba, which takes 0.2 s to import; all other processes have its defaults.
-VARIABLES = ("NUMBA_ENABLE_AVX", "NUMBA_OPT", "NUMBA_LOOP_VECTORIZE", "NUMBA_SLP_VECTORIZE")
+VARIABLES = {"NUMBA_ENABLE_AVX", "NUMBA_OPT", "NUMBA_LOOP_VECTORIZE", "NUMBA_SLP_VECTORIZE"}
 FILE = ".numba_config.yaml"
 # CPUs with AVX for which Numba uses none.
 WITHOUT_AVX = ("corei7-avx", "core-avx-i", "sandybridge", "ivybridge")
@@ -96,7 +96,7 @@ def _ask_numba() -> bool:
     """
     if "numba" in sys.modules:
         return True
-    asks = any(variable in os.environ for variable in VARIABLES) or Path(FILE).exists()
+    asks = not VARIABLES.isdisjoint(os.environ) or Path(FILE).exists()
     if asks or (os.environ.get("NUMBA_CPU_NAME") or _host()[0]) in WITHOUT_AVX:
         return True
     return False
