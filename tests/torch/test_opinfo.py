@@ -1,4 +1,6 @@
-"""torch's own samples of convolutions, and its checks of gradients and errors, under `enable`."""
+"""torch's own samples of convolutions, and its checks of gradients and errors, under `enable`, and
+samples of what the backend of torch.compile takes.
+"""
 
 import warnings
 
@@ -8,6 +10,8 @@ torch = pytest.importorskip("torch", minversion="2.13", reason="pip install '.[t
 pytest.importorskip("expecttest", reason="pip install expecttest, which .ci/run does")
 
 import implicit_conv.torch as door  # noqa: E402
+from implicit_conv.torch.backend import backend  # noqa: E402
+from implicit_conv.torch.region import BoundProgram  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,  # to import the samples takes as long as many tests
@@ -85,3 +89,34 @@ def test_compiled_samples(name, infos, ours):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)
         assert found.stride() == expected.stride()
     assert ours
+
+
+@pytest.mark.parametrize("dtype", EPS)
+@pytest.mark.parametrize("name", [*NAMES, "nn.functional.batch_norm"])
+def test_samples_under_the_backend(name, dtype, infos, monkeypatch):
+    runs, run = [], BoundProgram.run
+    monkeypatch.setattr(BoundProgram, "run", lambda *given: runs.append(1) or run(*given))
+    for given in samples(infos[name], dtype):
+        torch._dynamo.reset()
+        normed = name.endswith("batch_norm") and 3 <= given[1][0].dim() <= 5
+        call, tensors = after_convolution(*given) if normed else given
+        compiled = torch.compile(call, backend=backend, options={"choose": "always"}, dynamic=False)
+        with torch.no_grad():
+            exact = call(*[t.clone().double() for t in tensors])
+            theirs = call(*[t.clone() for t in tensors])
+            for _ in range(2):
+                found = compiled(*[t.clone() for t in tensors])
+        scale = max(1.0, float(exact.abs().max())) if exact.numel() else 1.0
+        assert (found.shape, found.dtype) == (theirs.shape, theirs.dtype)
+        assert found.stride() == theirs.stride()
+        close = (found.double() - exact).abs() <= EPS[dtype] * scale
+        assert bool((close | exact.isnan()).all())
+    assert runs
+
+
+def after_convolution(call, tensors):
+    """A call of what a convolution computes from its image, which it leaves as it is."""
+    x = tensors[0]
+    eye = torch.eye(x.shape[1], dtype=x.dtype).reshape(x.shape[1], -1, *[1] * (x.dim() - 2))
+    convolve = (torch.conv1d, torch.conv2d, torch.conv3d)[x.dim() - 3]
+    return lambda eye, x, *rest: call(convolve(x, eye), *rest), [eye, *tensors]
