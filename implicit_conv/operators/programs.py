@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array, numpy_dtype
+from implicit_conv.cpu.engines.channelwise import Table, product_steps, window_steps
+from implicit_conv.cpu.machine.arch import cpu_arch
 from implicit_conv.cpu.run.call import Arrays, compiled, repeat
 from implicit_conv.errors import PlanError
 from implicit_conv.kernels.cpu.runtime.known_calls import Made
@@ -35,17 +37,23 @@ from implicit_conv.kernels.cpu.runtime.torch_calls import FUNCTIONS as TORCH_FUN
 from implicit_conv.kernels.cpu.runtime.torch_calls import TorchCalls
 from implicit_conv.kernels.cpu.runtime.xla import Buffer, Target
 from implicit_conv.operators.plan import Plan
+from implicit_conv.settings import current
 
 Views: TypeAlias = tuple[Array, Array, Array]
 __all__ = [
     "TORCH_FUNCTIONS",
     "Buffer",
+    "Convolution",
     "Made",
+    "Operation",
+    "Part",
     "Pipeline",
+    "Product",
     "Program",
     "Target",
     "TorchCalls",
     "Views",
+    "Windows",
     "buffer_arrays",
     "compiled",
     "differing",
@@ -100,22 +108,87 @@ def make_words(plan: Plan, parts: Sequence[Views], *, copies_filter: bool = True
     return words
 
 
-class Part(NamedTuple):
-    """A plan of a pipeline: numbers of the images that it reads, its filter, which is an array or
-    packed, and the form of its result.
+class Operation(Protocol):
+    """What a part of a pipeline computes."""
+
+    def steps(self, images: Sequence[Array], y: Array, room: Room) -> list[Step]:
+        """The steps that compute y of images, placed arrays."""
+
+
+class Convolution(NamedTuple):
+    """A plan with its filter, which is an array or packed, and its epilogue. A second image is
+    added.
     """
 
     plan: Plan
-    images: Sequence[int]
     w: Any
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
     bias: Array | None = None
     scale: Array | None = None
 
+    def steps(self, images: Sequence[Array], y: Array, room: Room) -> list[Step]:
+        """See `Operation`."""
+        engine: Any = self.plan.engine
+        if engine.out_dtype != engine.y_dtype:
+            raise PlanError("the result takes more than one call")
+        steps, after, residual = list[Step](), list[Step](), None
+        bias, scale = engine.vectors(self.bias, self.scale)
+        if len(images) > 1:
+            residual = images[1]
+            if scale is not None and not residual.flags.c_contiguous:
+                residual = copied(residual, room, steps)
+            if scale is not None and not y.flags.c_contiguous:
+                result, y = y, room.array(y.shape, y.dtype)
+                after.append(Copied(y, result))
+        packed = not isinstance(self.w, np.ndarray)
+        w, panels = (None, self.w.operand) if packed else (self.w, 0)
+        arrays = Arrays(images[0], w, y, residual, panels)
+        own = engine.steps(arrays, room, biased=bias is not None, scaled=scale is not None)
+        return [*steps, *(step.fixed(bias, scale) for step in own), *after]
+
+
+class Windows(NamedTuple):
+    """Maxima of windows of an image with channels last, or sums over counts. Tables have for each
+    row, or column, of the result the first pixel of its window, their number and their count.
+    """
+
+    rows: Table
+    columns: Table
+    largest: bool
+
+    def steps(self, images: Sequence[Array], y: Array, room: Room) -> list[Step]:
+        """See `Operation`."""
+        (x,) = images
+        return window_steps(x, y, *self, cpu_arch(current().num_threads), room)
+
+
+class Product(NamedTuple):
+    """The product of an image with channels last and a gate of one pixel."""
+
+    def steps(self, images: Sequence[Array], y: Array, room: Room) -> list[Step]:
+        """See `Operation`."""
+        x, gate = images
+        return product_steps(x, gate, y, cpu_arch(current().num_threads), room)
+
+
+class Part(NamedTuple):
+    """An operation of a pipeline, numbers of the images that it reads, and the form of its result:
+    strides are in bytes.
+    """
+
+    operation: Operation
+    images: Sequence[int]
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: Any
+
+    @property
+    def bytes(self) -> int:
+        """Those of a result in the room."""
+        return int(self.dtype.itemsize) * math.prod(self.shape)
+
 
 class Pipeline:
-    """Plans of convolutions as one program, in which each may read what earlier ones write.
+    """Operations as one program, in which each may read what earlier ones write.
 
     Images have numbers: those that a run is given, up to three, and then results. The last result
     is that of the program; all others are in its room.
@@ -135,7 +208,7 @@ class Pipeline:
         self._parts.append(part)
 
     def program(self) -> Program:
-        """The program of all plans.
+        """The program of all parts.
 
         Raises
         ------
@@ -145,15 +218,14 @@ class Pipeline:
         room, steps, images = Room(), list[Step](), [*self._given]
         for number, place in enumerate(self._places()):
             part = self._parts[number]
-            dtype = _dtype(part)
             at = begin_of(Y)
             if part is not self._parts[-1]:
                 room.end = place
-                at = room.take(dtype.itemsize * math.prod(part.shape))
-            images.append(array_at(at, part.shape, dtype, part.strides))
+                at = room.take(part.bytes)
+            images.append(array_at(at, part.shape, part.dtype, part.strides))
         end = room.end = round_up(room.size)
         for part, y in zip(self._parts, images[len(self._given) :], strict=True):
-            steps += _steps(part, [images[n] for n in part.images], y, room)
+            steps += part.operation.steps([images[n] for n in part.images], y, room)
             room.end = end
         return Program(steps, room)
 
@@ -165,7 +237,7 @@ class Pipeline:
         until = {number: now for now, part in enumerate(self._parts) for number in part.images}
         used, places = list[tuple[int, int, int]](), list[int]()  # (begin, end, last use)
         for now, part in enumerate(self._parts):
-            size = round_up(_dtype(part).itemsize * math.prod(part.shape))
+            size = round_up(part.bytes)
             used = sorted(each for each in used if each[2] >= now)
             begin = 0
             for low, high, _ in used:
@@ -175,33 +247,6 @@ class Pipeline:
             places.append(begin)
             used.append((begin, begin + size, until.get(first + now, now)))
         return places
-
-
-def _dtype(part: Part) -> Any:
-    """That of the result."""
-    engine: Any = part.plan.engine
-    return numpy_dtype(engine.y_dtype)
-
-
-def _steps(part: Part, images: Sequence[Array], y: Array, room: Room) -> list[Step]:
-    """The steps of one part."""
-    engine: Any = part.plan.engine
-    if engine.out_dtype != engine.y_dtype:
-        raise PlanError("the result takes more than one call")
-    steps, after, residual = list[Step](), list[Step](), None
-    bias, scale = engine.vectors(part.bias, part.scale)
-    if len(images) > 1:
-        residual = images[1]
-        if scale is not None and not residual.flags.c_contiguous:
-            residual = copied(residual, room, steps)
-        if scale is not None and not y.flags.c_contiguous:
-            result, y = y, room.array(y.shape, y.dtype)
-            after.append(Copied(y, result))
-    packed = not isinstance(part.w, np.ndarray)
-    w, panels = (None, part.w.operand) if packed else (part.w, 0)
-    arrays = Arrays(images[0], w, y, residual, panels)
-    own = engine.steps(arrays, room, biased=bias is not None, scaled=scale is not None)
-    return [*steps, *(step.fixed(bias, scale) for step in own), *after]
 
 
 def _is_filter(array: Array) -> bool:

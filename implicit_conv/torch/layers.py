@@ -98,7 +98,7 @@ class Layer:
 
     def __repr__(self) -> str:
         """All but the names of its nodes."""
-        w = _value(self.w)
+        w = value_of(self.w)
         kinds = self.bias is None, self.eps, [each is None for each in self.norm], self.activation
         return f"{self.window} {self.padding} {self.padding_mode} {tuple(w.shape)} {kinds}"
 
@@ -154,7 +154,7 @@ def _writes(node: Node) -> bool:
 
 def _reads_item(node: Node) -> bool:
     """Whether a node reads an item of what is known to be a tensor, or a container of Python's."""
-    of = _value(node.args[0]) if node.target is operator.getitem else None
+    of = value_of(node.args[0]) if node.target is operator.getitem else None
     return isinstance(of, torch.Tensor) or getattr(type(of), "__getitem__", None) in ITEMS
 
 
@@ -167,7 +167,7 @@ def _only_user(node: Node) -> Node | None:
     return users[0] if len(uses) == 1 else None
 
 
-def _named(node: Node, names: tuple[str, ...], defaults: dict[str, Any]) -> dict[str, Any] | None:
+def named(node: Node, names: tuple[str, ...], defaults: dict[str, Any]) -> dict[str, Any] | None:
     """The arguments of a call by their names; None if there are others."""
     given = {**defaults, **dict(zip(names, node.args, strict=False)), **node.kwargs}
     known = {*names, *defaults}
@@ -184,12 +184,12 @@ def convolution(node: Node, precision: str) -> Layer | None:
     transposed = node.target in TRANSPOSED
     rank = (TRANSPOSED if transposed else CONVOLUTIONS).get(node.target, 0)
     names = TRANSPOSED_NAMES if transposed else NAMES
-    given = _named(node, names, {"bias": None, **dict.fromkeys(names[3:], 1), **NO_PADDING})
+    given = named(node, names, {"bias": None, **dict.fromkeys(names[3:], 1), **NO_PADDING})
     if not rank or given is None or not _are_like(rank, node, given):
         return None
     x, w, bias = given["input"], given["weight"], given["bias"]
-    every = [_sizes(given[name], rank) for name in ("stride", "dilation", "output_padding")]
-    padding = _padding(given["padding"], _value(w), every[1], rank)
+    every = [sizes_of(given[name], rank) for name in ("stride", "dilation", "output_padding")]
+    padding = _padding(given["padding"], value_of(w), every[1], rank)
     if None in every or padding is None or type(given["groups"]) is not int:
         return None
     stride, dilation, added = every
@@ -202,8 +202,8 @@ def _are_like(rank: int, node: Node, given: dict[str, Any]) -> bool:
     """Whether x, w, a bias and the result are dense tensors of one dtype on the CPU, which autocast
     converts to no other, with `rank` spatial axes.
     """
-    x, w, bias = (_value(given.get(name)) for name in ("input", "weight", "bias"))
-    values = [x, w, _value(node), *([] if given["bias"] is None else [bias])]
+    x, w, bias = (value_of(given.get(name)) for name in ("input", "weight", "bias"))
+    values = [x, w, value_of(node), *([] if given["bias"] is None else [bias])]
     if not all(isinstance(each, torch.Tensor) for each in values):
         return False
     kinds = {(each.dtype, each.device.type, each.layout) for each in values}
@@ -223,12 +223,12 @@ def _is_padded(layer: Layer, node: Node) -> bool:
     if node.target not in PADS or _only_user(node) is not layer.nodes[0]:
         return False
     defaults = {"mode": "constant", "value": None}
-    given, rank = _named(node, ("input", "pad", *defaults), defaults), len(layer.padding)
+    given, rank = named(node, ("input", "pad", *defaults), defaults), len(layer.padding)
     if given is None or layer.window.transposed or given["value"] not in (None, 0):
         return False
     amounts, mode = [*given["pad"], *[0] * (2 * rank)], MODES.get(given["mode"])
     plain = all(type(each) is int and each >= 0 for each in amounts)
-    if not plain or any(amounts[2 * rank :]) or _value(given["input"]) is None:
+    if not plain or any(amounts[2 * rank :]) or value_of(given["input"]) is None:
         return False
     if mode is None or (mode != "zeros" and any(map(any, layer.padding))):
         return False
@@ -239,7 +239,7 @@ def _is_padded(layer: Layer, node: Node) -> bool:
     return True
 
 
-def _sizes(given: Any, rank: int) -> tuple[int, ...] | None:
+def sizes_of(given: Any, rank: int) -> tuple[int, ...] | None:
     """An option of a convolution as integers; None if it is a word or a symbol."""
     sizes = (given,) * rank if type(given) is int else given
     if not isinstance(sizes, (tuple, list)) or len(sizes) not in (1, rank):
@@ -257,11 +257,11 @@ def _padding(given: Any, w: Any, dilation: Any, rank: int) -> tuple[tuple[int, i
             return None
         both = [step * (size - 1) for step, size in zip(dilation, w.shape[2:], strict=True)]
         return tuple((size // 2, size - size // 2) for size in both)
-    sizes = _sizes(0 if given == "valid" else given, rank)
+    sizes = sizes_of(0 if given == "valid" else given, rank)
     return None if sizes is None else tuple(zip(sizes, sizes, strict=True))
 
 
-def _value(node: Any) -> Any:
+def value_of(node: Any) -> Any:
     """What Dynamo knows of a node's value: a tensor without memory, or None."""
     return node.meta.get("example_value") if isinstance(node, Node) else None
 
@@ -276,7 +276,7 @@ def _are_weights(*nodes: Any) -> bool:
 
 def _follows(layer: Layer, node: Node) -> bool:
     """Whether the layer can compute `node`, which uses its result; it then is part of it."""
-    if layer.activation is not None or not _is_like(layer.result, node):
+    if layer.activation is not None or not is_like(layer.result, node):
         return False
     is_first = bool(node.args) and node.args[0] is layer.result
     if node.target in SUMS:
@@ -286,15 +286,15 @@ def _follows(layer: Layer, node: Node) -> bool:
     if node.target is functional.batch_norm:
         return _norms(layer, node)
     if node.target is functional.dropout:
-        given = _named(node, ("input", "p", "training", "inplace"), {"training": True})
+        given = named(node, ("input", "p", "training", "inplace"), {"training": True})
         return given is not None and given["training"] is False
     layer.activation = activations.of_call(node.target, node.args[1:], node.kwargs)
     return layer.activation is not None
 
 
-def _is_like(node: Node, other: Node) -> bool:
+def is_like(node: Node, other: Node) -> bool:
     """Whether two values have one shape and dtype."""
-    ours, theirs = _value(node), _value(other)
+    ours, theirs = value_of(node), value_of(other)
     kinds = [
         (getattr(each, "dtype", None), str(getattr(each, "shape", ""))) for each in (ours, theirs)
     ]
@@ -304,7 +304,7 @@ def _is_like(node: Node, other: Node) -> bool:
 def _norms(layer: Layer, node: Node) -> bool:
     """Whether a batch norm is an affine function of each channel of the convolution."""
     defaults = {"weight": None, "bias": None, "training": False, "eps": 1e-5}
-    given = _named(node, NORM_NAMES, defaults)
+    given = named(node, NORM_NAMES, defaults)
     if given is None or layer.norm or layer.residual or given["training"] is not False:
         return False
     own = tuple(given[name] for name in ("running_mean", "running_var", "weight", "bias"))
@@ -319,7 +319,7 @@ def _adds(layer: Layer, node: Node, is_first: bool) -> bool:
     if len(node.args) != 2 or node.kwargs or (node.target in WRITING_SUMS and not is_first):
         return False
     other = node.args[1 if is_first else 0]
-    if not isinstance(other, Node) or other in layer.nodes or not _is_like(layer.result, other):
+    if not isinstance(other, Node) or other in layer.nodes or not is_like(layer.result, other):
         return False
     layer.residual = other
     return True

@@ -18,13 +18,20 @@ from implicit_conv.arrays.tensors import address, tensor_array
 from implicit_conv.cpu.machine.arch import available_threads
 from implicit_conv.errors import PlanError
 from implicit_conv.operators.plan import Plan
-from implicit_conv.operators.programs import Part, Pipeline, Program, repeat
+from implicit_conv.operators.programs import (
+    Convolution,
+    Operation,
+    Part,
+    Pipeline,
+    Program,
+    repeat,
+)
 from implicit_conv.process.cache import keep_call
 from implicit_conv.settings import current, local
 from implicit_conv.torch.layers import Layer
 from implicit_conv.torch.measured import CHOICES, ours_is_faster, worth_measuring
 from implicit_conv.torch.openmp import is_forked
-from implicit_conv.torch.regions import Region
+from implicit_conv.torch.regions import Element, Region
 from implicit_conv.torch.steps import CPU, LOG, REFUSAL, plan_of
 from implicit_conv.torch.tensors import CHANNELS_LAST, DTYPES, View
 from implicit_conv.torch.weight_states import WeightState, WeightStates
@@ -64,12 +71,12 @@ class RegionFunction:
         images, weights = region.images, region.weights
         self._images, self._kind = len(images), repr(region)
         numbers = {node: number for number, node in enumerate(images)}
-        self._layers = list[tuple[Layer, list[int], list[int | None]]]()
-        for layer in region.layers:
-            read = [numbers[node] for node in layer.images]
-            own = [None if node is None else weights.index(node) for node in layer.weights]
-            self._layers.append((layer, read, own))
-            numbers[layer.result] = len(numbers)
+        self._elements = list[tuple[Element, list[int], list[int | None]]]()
+        for each in region.elements:
+            read = [numbers[node] for node in each.images]
+            own = [None if node is None else weights.index(node) for node in each.weights]
+            self._elements.append((each, read, own))
+            numbers[each.result] = len(numbers)
         forms = [(*(of := node.meta["example_value"]).shape, *of.stride()) for node in weights]
         self._varying = [n for n, form in enumerate(forms) if {*map(type, form)} != {int}]
         of_norms = {node for layer in region.layers for node in layer.norm[:2] if node is not None}
@@ -170,32 +177,44 @@ class RegionFunction:
         # Also where images come and go in another order: programs with channels first took 1.05 to
         # 1.22 times as long for ResNet-50, MobileNetV2, RegNetY-4.0GF and EfficientNet-B0 (Intel
         # Xeon, one thread, 2026-11), and by estimates they could not be told apart.
-        last = len(self._layers) > 1 or (
+        last = len(self._elements) > 1 or (
             y.dim() > 3 and y.is_contiguous(memory_format=CHANNELS_LAST[y.dim() - 4])
         )
         views = [View(t.shape, t.stride(), t.element_size(), "NC", last) for t in images]
+        dtype = numpy_dtype(DTYPES[y.dtype])
         for view in views:
-            dtype = numpy_dtype(DTYPES[y.dtype])
             pipeline.read(view.planned_shape, dtype, view.planned_strides)
         held = list[Any]()
-        for layer, read, own in self._layers:
-            w: Any
-            w, bias, *norm = (None if n is None else weights[n] for n in own)
-            layer.window.check(w.new_empty(1).expand(views[read[0]].shape), w)
-            plan, of_w = _plan(views[read[0]], w, layer, last)
-            shape = _shape(plan, layer, last)
-            if any(views[number].shape != shape for number in read[1:]):
-                raise PlanError("the residual has another shape than the sum")
-            strides = y.stride() if layer is self._layers[-1][0] else _strides(shape, last)
-            views.append(view := View(shape, strides, w.element_size(), "NC", last))
-            filters = _filters(plan, of_w, w, own[0], state)
-            form = view.planned_shape, view.planned_strides
-            pipeline.add(Part(plan, read, filters, *form, *_epilogue(bias, norm, layer.eps)))
-            plans.append(plan)
-            held.append(filters)
-        if (views[-1].shape, plans[-1].problem.dtype) != (tuple(y.shape), DTYPES[y.dtype]):
+        for number, (element, read, own) in enumerate(self._elements, 1):
+            inputs = [views[each] for each in read]
+            if isinstance(element, Layer):
+                convolution = self._convolution(element, inputs[0], own, weights, state, last)
+                shape = _shape(convolution.plan, element, last)
+                if any(each.shape != shape for each in inputs[1:]):
+                    raise PlanError("the residual has another shape than the sum")
+                plans.append(convolution.plan)
+                held.append(convolution.w)
+                operation: Operation = convolution
+            else:
+                shape, operation = element.operation([each.shape for each in inputs])
+            strides = y.stride() if number == len(self._elements) else _strides(shape, last)
+            views.append(view := View(shape, strides, y.element_size(), "NC", last))
+            pipeline.add(Part(operation, read, view.planned_shape, view.planned_strides, dtype))
+        dtypes = {DTYPES.get(each.dtype) for each in images} | {p.problem.dtype for p in plans}
+        if views[-1].shape != tuple(y.shape) or dtypes != {DTYPES[y.dtype]}:
             raise PlanError("torch promotes the result")
         return BoundProgram(pipeline.program(), views[-1].shape, y.stride(), held), plans
+
+    def _convolution(
+        self, layer: Layer, x: View, own: Any, weights: Any, state: WeightState, last: bool
+    ) -> Convolution:
+        """The convolution of a layer on images such as x, with these of the weights."""
+        w: Any
+        w, bias, *norm = (None if each is None else weights[each] for each in own)
+        layer.window.check(w.new_empty(1).expand(x.shape), w)
+        plan, of_w = _plan(x, w, layer, last)
+        filters = _filters(plan, of_w, w, own[0], state)
+        return Convolution(plan, filters, *_epilogue(bias, norm, layer.eps))
 
 
 def is_watched() -> bool:

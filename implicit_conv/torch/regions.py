@@ -1,4 +1,4 @@
-"""Regions of a graph: layers that one program computes.
+"""Regions of a graph: layers that one program computes, and channelwise operators between them.
 
 A program has one result, and reads up to three images. So layers are together that no other way
 through the graph leaves and comes back to, and whose results only the last one's reader sees.
@@ -8,72 +8,81 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from torch.fx import Graph, Node
 
+from implicit_conv.torch.channelwise import Channelwise, channelwise
 from implicit_conv.torch.layers import Layer, layers, written
 
+Element: TypeAlias = "Layer | Channelwise"
 MOST_IMAGES = 3  # that a program has places for
 
 
 @dataclass(repr=False)
 class Region:
-    """Layers that one program computes, of which the last one has its result.
+    """Elements that one program computes, of which the last one has its result.
 
     Attributes
     ----------
-    layers : list of Layer, in their order
+    elements : list of Layer and Channelwise, in their order
     """
 
-    layers: list[Layer]
+    elements: list[Element]
 
     @property
     def images(self) -> list[Node]:
         """The images that it reads, which are none of its own."""
-        own = {layer.result for layer in self.layers}
-        read = [node for layer in self.layers for node in layer.images if node not in own]
+        own = {each.result for each in self.elements}
+        read = [node for each in self.elements for node in each.images if node not in own]
         return list(dict.fromkeys(read))
 
     @property
     def weights(self) -> list[Node]:
         """All other tensors that it reads."""
-        read = [node for layer in self.layers for node in layer.weights if node is not None]
+        read = [node for each in self.elements for node in each.weights if node is not None]
         return list(dict.fromkeys(read))
 
     def __repr__(self) -> str:
-        """Its layers, and which images they read."""
+        """Its elements, and which images they read."""
         numbers = {node: number for number, node in enumerate(self.images)}
         words = []
-        for layer in self.layers:
-            words.append(f"{layer} of {[numbers[node] for node in layer.images]}")
-            numbers[layer.result] = len(numbers)
+        for each in self.elements:
+            words.append(f"{each} of {[numbers[node] for node in each.images]}")
+            numbers[each.result] = len(numbers)
         return "; ".join(words)
 
     @property
     def nodes(self) -> list[Node]:
-        """All that it computes, in the order of their layers."""
-        return [node for layer in self.layers for node in layer.nodes]
+        """All that it computes, in the order of the elements."""
+        return [node for each in self.elements for node in each.nodes]
+
+    @property
+    def layers(self) -> list[Layer]:
+        """Those of its elements that are layers."""
+        return [each for each in self.elements if isinstance(each, Layer)]
 
 
 def regions(graph: Graph, precision: str) -> Iterator[Region]:
     """The regions of a graph."""
     is_written, place = written(graph), {node: n for n, node in enumerate(graph.nodes)}
-    found = layers(graph, precision)
+    found: list[Element] = [*layers(graph, precision), *channelwise(graph)]
+    found.sort(key=lambda each: place[each.result])
     levels = _levels(graph, found)
-    of_level: dict[int, list[Layer]] = {}
-    for layer in found:
-        of_level.setdefault(levels[layer.result], []).append(layer)
+    of_level: dict[int, list[Element]] = {}
+    for each in found:
+        of_level.setdefault(levels[each.result], []).append(each)
     for together in of_level.values():
         for region in _programs(together):
             nodes = sorted(region.nodes, key=place.__getitem__)
             apart = is_written(nodes, nodes[0], nodes[-1])
             if apart or len(region.images) > MOST_IMAGES:
                 yield from (Region([layer]) for layer in region.layers)
-            else:
+            elif region.layers:
                 yield region
 
 
-def _levels(graph: Graph, found: list[Layer]) -> dict[Node, int]:
+def _levels(graph: Graph, found: list[Element]) -> dict[Node, int]:
     """How often the way to a value changes between layers and all else. Layers of one level can
     run together: no way between two of them leaves the level.
     """
@@ -92,7 +101,7 @@ def _levels(graph: Graph, found: list[Layer]) -> dict[Node, int]:
     return levels
 
 
-def _programs(together: list[Layer]) -> Iterator[Region]:
+def _programs(together: list[Element]) -> Iterator[Region]:
     """Layers of one level by what needs them: each region has one result that others read."""
     of_result = {layer.result: layer for layer in together}
     last: dict[Node, Node] = {}  # the result of the region that a layer is part of

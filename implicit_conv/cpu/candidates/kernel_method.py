@@ -33,6 +33,7 @@ from implicit_conv.process.preparation import COMPILING, first, may_load
 
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operands, Operator
+    from implicit_conv.kernels.cpu.tile.storage import Stored
 
 
 class KernelMethod(Method):
@@ -168,17 +169,24 @@ def missing_parts(c: Candidate, formats: Formats) -> int:
     return missing
 
 
+def stored(dtype: str, arch: CpuArch) -> Stored:
+    """How a CPU converts elements of `dtype`."""
+    from implicit_conv.kernels.cpu.tile.storage import HARD_BFLOAT16, SOFT_FLOAT16
+
+    ways: dict[str, Stored] = {} if arch.f16c else {"float16": SOFT_FLOAT16}
+    if arch.rounds_bfloat16:
+        ways["bfloat16"] = HARD_BFLOAT16
+    return ways.get(dtype, dtype)
+
+
 def _new_operator(c: Candidate, formats: Formats) -> Operator:
     from implicit_conv.kernels.cpu.operator import Build
-    from implicit_conv.kernels.cpu.tile.storage import HARD_BFLOAT16, SOFT_FLOAT16, Format
+    from implicit_conv.kernels.cpu.tile.storage import Format
 
     assert isinstance(c.method, KernelMethod)
-    ways = {} if c.arch.f16c else {"float16": SOFT_FLOAT16}
-    if c.arch.rounds_bfloat16:
-        ways["bfloat16"] = HARD_BFLOAT16
     problem, several = c.problem, c.method.channels > 1
     given = (problem.dtype, problem.filter_dtype, formats.y_dtype)
-    x, w, y = (ways.get(dtype, dtype) for dtype in given)
+    x, w, y = (stored(dtype, c.arch) for dtype in given)
     sums = problem.sum_dtype
     build = Build(
         Format(x, w, x if several else sums, w if several else sums, sums, y),

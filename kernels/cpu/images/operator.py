@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from implicit_conv.kernels.cpu.images.layout import AFTER, BEFORE, LOAD, MIDDLE, ROUND, STORE, Order
-from implicit_conv.kernels.cpu.runtime.call import Call, record_of
+from implicit_conv.kernels.cpu.runtime.call import Call, Filter, record_of
 from implicit_conv.kernels.cpu.runtime.code import code, python_code
 from implicit_conv.kernels.cpu.runtime.launch import Launch
 from implicit_conv.kernels.cpu.runtime.layout import LINE, ScratchLayout
@@ -52,6 +52,28 @@ def copy(size: int) -> tuple[Any, ...]:
     return ".images.compiled.tiles:make_copy_elements", size
 
 
+def launch_of(
+    entry: str, parts: Parts, fields: Any, items: int, scratch: int, threads: int, keep: Any
+) -> Launch:
+    """The launch of items that read `fields`, as `ImageLaunch` has it; a run may have a second
+    operand.
+
+    Raises
+    ------
+    CompilationError
+        This thread must not compile; see `preparation`.
+    """
+    table = np.zeros(1 + max(parts), np.int64)
+    for slot, part in parts.items():
+        table[slot] = code(*part).address()
+    record = np.array(_nested(fields), record_of(fields))
+    call = Call(
+        w=Filter(address=1), kernels=table.ctypes.data, image=record.ctypes.data, items=items
+    )
+    layout, kept = ScratchLayout(scratch), (table, record, keep)
+    return Launch(code(entry).address(), NO_GEOMETRY, layout, threads, call, kept)
+
+
 class ImageLaunch:
     """A filter that is ready for images of one shape with these strides.
 
@@ -84,13 +106,7 @@ class ImageLaunch:
             This thread must not compile; see `preparation`.
         """
         self.in_place, self._passed = in_place, bytes(checks * threads * LINE)
-        table = np.zeros(1 + max(parts), np.int64)
-        for slot, part in parts.items():
-            table[slot] = code(*part).address()
-        record = np.array(_nested(fields), record_of(fields))
-        call = Call(kernels=table.ctypes.data, image=record.ctypes.data, items=items)
-        layout, kept = ScratchLayout(scratch), (table, record, keep)
-        self._launch = Launch(code(entry).address(), NO_GEOMETRY, layout, threads, call, kept)
+        self._launch = launch_of(entry, parts, fields, items, scratch, threads, keep)
 
     def run(self, x: Any, y: Any) -> bool:
         """Filter x into y, arrays; returns False where a check has failed: y is not the result."""

@@ -1,0 +1,227 @@
+"""Operators of a graph of Dynamo that compute each channel by itself, and stand between layers:
+means, pooling, and products with a gate of one pixel.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import torch
+from torch.fx import Graph, Node
+from torch.nn import functional
+
+from implicit_conv.errors import PlanError
+from implicit_conv.operators.programs import Operation, Product, Windows
+from implicit_conv.torch.layers import is_like, named, sizes_of, value_of
+from implicit_conv.torch.tensors import DTYPES
+
+Shape: TypeAlias = tuple[int, ...]
+POOL_NAMES = "input", "kernel_size", "stride", "padding"
+MAXIMA = functional.max_pool2d, torch.max_pool2d
+MAXIMUM_DEFAULTS = {"dilation": 1, "ceil_mode": False, "return_indices": False}
+AVERAGE_DEFAULTS = {"ceil_mode": False, "count_include_pad": True, "divisor_override": None}
+ADAPTIVE = functional.adaptive_avg_pool2d, torch._C._nn.adaptive_avg_pool2d
+MEANS = torch.mean, "mean"
+PRODUCTS = operator.mul, torch.mul, "mul"
+
+
+class Axis(Protocol):
+    """The windows along one axis of an image."""
+
+    def table(self, extent: int) -> list[tuple[int, int, int]]:
+        """See `Windows`; `extent` is that of the image."""
+
+
+class Strided(NamedTuple):
+    """Windows of one size, by torch's rules for `ceil_mode` and padding."""
+
+    size: int
+    stride: int
+    padding: int
+    ceil: bool
+    counts_padding: bool = False
+
+    def table(self, extent: int) -> list[tuple[int, int, int]]:
+        """See `Axis`."""
+        room = extent + 2 * self.padding - self.size
+        count = (room + (self.stride - 1 if self.ceil else 0)) // self.stride + 1
+        if self.ceil and (count - 1) * self.stride >= extent + self.padding:
+            count -= 1
+        found = []
+        for begin in range(-self.padding, -self.padding + count * self.stride, self.stride):
+            padded = min(begin + self.size, extent + self.padding) - begin
+            low, high = max(begin, 0), min(begin + self.size, extent)
+            found.append((low, high - low, padded if self.counts_padding else high - low))
+        return found
+
+
+class Even(NamedTuple):
+    """So many windows, which cover an image evenly."""
+
+    windows: int
+
+    def table(self, extent: int) -> list[tuple[int, int, int]]:
+        """See `Axis`."""
+        begins = [n * extent // self.windows for n in range(self.windows)]
+        ends = [-(-(n + 1) * extent // self.windows) for n in range(self.windows)]
+        sizes = [end - begin for begin, end in zip(begins, ends, strict=True)]
+        return [*zip(begins, sizes, sizes, strict=True)]
+
+
+@dataclass(repr=False)
+class Channelwise:
+    """One such operator.
+
+    Attributes
+    ----------
+    result : node
+    images : list of nodes
+        The images that it reads.
+    """
+
+    result: Node
+    images: list[Node]
+
+    @property
+    def nodes(self) -> list[Node]:
+        """All that it computes."""
+        return [self.result]
+
+    @property
+    def weights(self) -> list[Node | None]:
+        """It has none."""
+        return []
+
+    def __repr__(self) -> str:
+        """All but the names of its nodes."""
+        return type(self).__name__
+
+    def operation(self, shapes: Sequence[Shape]) -> tuple[Shape, Operation]:
+        """The shape of the result for images of these shapes, and what computes it.
+
+        Raises
+        ------
+        PlanError
+            Nothing here does.
+        """
+        raise NotImplementedError
+
+
+@dataclass(repr=False)
+class Pool(Channelwise):
+    """Means of windows, or their maxima if `largest`, which the windows of two `axes` make. A
+    divisor of other than 0 takes the place of the counts of pixels.
+    """
+
+    axes: Sequence[Axis]
+    largest: bool = False
+    divisor: int = 0
+
+    def __repr__(self) -> str:
+        """See `Channelwise`."""
+        return f"{self.axes} {self.largest} {self.divisor}"
+
+    def operation(self, shapes: Sequence[Shape]) -> tuple[Shape, Operation]:
+        """See `Channelwise`."""
+        ((n, channels, *extents),) = shapes
+        tables = [each.table(extent) for each, extent in zip(self.axes, extents, strict=True)]
+        if not all(tables):
+            raise PlanError("the result is empty")
+        if self.divisor:
+            counts = self.divisor, 1
+            tables = [
+                [(begin, size, count) for begin, size, _ in table]
+                for table, count in zip(tables, counts, strict=True)
+            ]
+        rows, columns = tables
+        return (n, channels, len(rows), len(columns)), Windows(rows, columns, self.largest)
+
+
+class Gated(Channelwise):
+    """The product of the first image with the second one, which has one pixel."""
+
+    def operation(self, shapes: Sequence[Shape]) -> tuple[Shape, Operation]:
+        """See `Channelwise`."""
+        shape, gate = shapes
+        if gate != (*shape[:2], 1, 1):
+            raise PlanError("a factor of an image is no gate of one pixel")
+        return shape, Product()
+
+
+def channelwise(graph: Graph) -> list[Channelwise]:
+    """Those of a graph, in its order."""
+    found = (of(node) for node in graph.nodes if _is_image(node) for of in (_pool, _mean, _product))
+    return [each for each in found if each is not None and _are_alike(each)]
+
+
+def _is_image(node: Any) -> bool:
+    """Whether a value is a dense image on the CPU."""
+    value = value_of(node)
+    return (
+        isinstance(value, torch.Tensor)
+        and value.dtype in DTYPES
+        and value.dim() == 4
+        and (value.device.type, value.layout) == ("cpu", torch.strided)
+    )
+
+
+def _are_alike(found: Channelwise) -> bool:
+    """Whether an operator reads images of the dtype of its result."""
+    dtype = value_of(found.result).dtype
+    return all(_is_image(each) and value_of(each).dtype == dtype for each in found.images)
+
+
+def _pool(node: Node) -> Pool | None:
+    """A maximum or a mean of windows of one size, or of windows that cover an image evenly."""
+    if node.target in ADAPTIVE:
+        given = named(node, ("input", "output_size"), {})
+        counts = sizes_of(given["output_size"], 2) if given else None
+        if given is None or counts is None or min(counts) < 1:
+            return None
+        return Pool(node, [given["input"]], (Even(counts[0]), Even(counts[1])))
+    largest = node.target in MAXIMA
+    if not largest and node.target is not torch._C._nn.avg_pool2d:
+        return None
+    defaults = MAXIMUM_DEFAULTS if largest else AVERAGE_DEFAULTS
+    given = named(node, (*POOL_NAMES, *defaults), {"stride": None, "padding": 0, **defaults})
+    if (
+        given is None
+        or given.get("return_indices")
+        or sizes_of(given.get("dilation", 1), 2) != (1, 1)
+    ):
+        return None
+    stride = given["stride"] or given["kernel_size"]
+    every: Any = [sizes_of(each, 2) for each in (given["kernel_size"], stride, given["padding"])]
+    divisor = given.get("divisor_override") or 0
+    ceil, counts_padding = given["ceil_mode"], given.get("count_include_pad", False)
+    if None in every or type(divisor) is not int or {type(ceil), type(counts_padding)} != {bool}:
+        return None
+    words = {"ceil": ceil, "counts_padding": counts_padding}
+    axes = [Strided(*sizes, **words) for sizes in zip(*every, strict=True)]
+    return Pool(node, [given["input"]], axes, largest, divisor)
+
+
+def _mean(node: Node) -> Pool | None:
+    """The mean of all pixels, which stay axes."""
+    if node.target not in MEANS:
+        return None
+    given = named(node, ("input", "dim", "keepdim"), {"dim": None, "keepdim": False})
+    if given is None or not isinstance(given["dim"], (tuple, list)):
+        return None
+    axes = sorted(axis % 4 for axis in given["dim"] if type(axis) is int)
+    return Pool(node, [given["input"]], (Even(1), Even(1))) if axes == [2, 3] else None
+
+
+def _product(node: Node) -> Gated | None:
+    """A product, of which one factor has the shape of the result, and one a single pixel."""
+    if node.target not in PRODUCTS or len(node.args) != 2 or node.kwargs:
+        return None
+    for x, gate in (node.args, node.args[::-1]):
+        if x is not gate and _is_image(x) and _is_image(gate) and is_like(x, node):
+            sizes = [*map(str, value_of(gate).shape)]
+            if sizes == [*map(str, value_of(x).shape[:2]), "1", "1"]:
+                return Gated(node, [x, gate])
+    return None

@@ -1,0 +1,1 @@
+"""What is compiled: the vectors of a pixel, and the two operators."""
