@@ -457,6 +457,19 @@ def test_weights_of_other_shapes_at_one_address():
             assert found.shape == own.shape and torch.allclose(found, own, atol=1e-4)
 
 
+def test_weights_that_are_parts_of_one_tensor(left):
+    compiled, x = torch.compile(convolve, backend=Graphs()), torch.randn(2, 8, 9, 8)
+    w, bias = torch.randn(5, 8, 8, 3, 3), torch.randn(5, 8)
+    with torch.no_grad():
+        for times in range(6):
+            for number in range(5):
+                given = x, w[number], bias[number]
+                assert torch.allclose(compiled(*given), convolve(*given), atol=1e-4)
+            if times in (1, 3):
+                w[0] *= 0.9  # all have one version
+    assert not left
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_child_runs_new_weights_without_torchs_threads():
     """libgomp hangs in the child of a parent that used several of them."""

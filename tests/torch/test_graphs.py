@@ -167,10 +167,9 @@ def test_random_functions(seed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", BOUNDS)
-@pytest.mark.parametrize("hundred", [1, 2])
-def test_many_random_functions(hundred, dtype, monkeypatch):
+def test_many_random_functions(dtype, monkeypatch):
     runs, run = [], BoundProgram.run
     monkeypatch.setattr(BoundProgram, "run", lambda *given: runs.append(1) or run(*given))
-    for seed in range(100 * hundred, 100 * hundred + 100):
+    for seed in range(100, 120):
         check(seed, dtype)
-    assert len(runs) > 300, "most functions have programs"
+    assert len(runs) > 60, "most functions have programs"
