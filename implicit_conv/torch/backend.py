@@ -63,8 +63,8 @@ def backend(
 
     Without gradients, a convolution computes what follows it, a batch norm, a sum with another
     image and an activation, in the same launch, and convolutions that follow each other are one
-    program. Where gradients are recorded, convolutions and their gradients are computed here one by
-    one.
+    program, with means, pooling and products with a gate between them. Where gradients are
+    recorded, convolutions and their gradients are computed here one by one.
 
     Parameters
     ----------

@@ -13,7 +13,6 @@ from torch_models import MODELS, Inverted, Residual, evaluated  # noqa: E402
 
 import implicit_conv.torch as door  # noqa: E402
 from implicit_conv.torch.layers import Layer  # noqa: E402
-from implicit_conv.torch.layers import Layer  # noqa: E402
 
 # torch warns of padding="same" with an even number of taps.
 pytestmark = [
