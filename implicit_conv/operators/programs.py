@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate, product
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -44,6 +45,8 @@ __all__ = [
     "TORCH_FUNCTIONS",
     "Buffer",
     "Convolution",
+    "Enlarged",
+    "Joined",
     "Made",
     "Operation",
     "Part",
@@ -168,6 +171,29 @@ class Product(NamedTuple):
         """See `Operation`."""
         x, gate = images
         return product_steps(x, gate, y, cpu_arch(current().num_threads), room)
+
+
+class Joined(NamedTuple):
+    """Images one after another along their channels, which are last."""
+
+    def steps(self, images: Sequence[Array], y: Array, room: Room) -> list[Step]:
+        """See `Operation`."""
+        ends = [*accumulate(image.shape[-1] for image in images)]
+        parts = zip(images, [0, *ends], ends, strict=False)
+        return [Copied(image, y[..., begin:end]) for image, begin, end in parts]
+
+
+class Enlarged(NamedTuple):
+    """Each pixel so many times along rows and columns."""
+
+    rows: int
+    columns: int
+
+    def steps(self, images: Sequence[Array], y: Array, room: Room) -> list[Step]:
+        """See `Operation`."""
+        (x,) = images
+        every = product(range(self.rows), range(self.columns))
+        return [Copied(x, y[:, i :: self.rows, j :: self.columns]) for i, j in every]
 
 
 class Part(NamedTuple):

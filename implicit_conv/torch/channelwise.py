@@ -1,5 +1,5 @@
 """Operators of a graph of Dynamo that compute each channel by itself, and stand between layers:
-means, pooling, and products with a gate of one pixel.
+means, pooling, products with a gate of one pixel, images that are joined or enlarged.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch.fx import Graph, Node
 from torch.nn import functional
 
 from implicit_conv.errors import PlanError
-from implicit_conv.operators.programs import Operation, Product, Windows
+from implicit_conv.operators.programs import Enlarged, Joined, Operation, Product, Windows
 from implicit_conv.torch.layers import is_like, named, sizes_of, value_of
 from implicit_conv.torch.tensors import DTYPES
 
@@ -26,6 +26,12 @@ AVERAGE_DEFAULTS = {"ceil_mode": False, "count_include_pad": True, "divisor_over
 ADAPTIVE = functional.adaptive_avg_pool2d, torch._C._nn.adaptive_avg_pool2d
 MEANS = torch.mean, "mean"
 PRODUCTS = operator.mul, torch.mul, "mul"
+JOINTS = torch.cat, torch.concat, torch.concatenate
+SIZE_NAMES = "input", "size", "scale_factor", "mode"
+NEAREST = {"mode": "nearest", "size": None, "scale_factor": None, "antialias": False}
+UNSET = {"align_corners": None, "recompute_scale_factor": None}  # for whole factors without a use
+# Larger factors are rare, and torch rounds their inverses.
+FACTORS = range(1, 9)
 
 
 class Axis(Protocol):
@@ -151,9 +157,38 @@ class Gated(Channelwise):
         return shape, Product()
 
 
+class Join(Channelwise):
+    """Images of one size, whose channels follow each other."""
+
+    def operation(self, shapes: Sequence[Shape]) -> tuple[Shape, Operation]:
+        """See `Channelwise`."""
+        n, _, *extents = shapes[0]
+        if any((each[0], *each[2:]) != (n, *extents) for each in shapes):
+            raise PlanError("images of several sizes cannot be joined")
+        return (n, sum(each[1] for each in shapes), *extents), Joined()
+
+
+@dataclass(repr=False)
+class Enlargement(Channelwise):
+    """Each pixel several times along rows and columns."""
+
+    factors: tuple[int, int]
+
+    def __repr__(self) -> str:
+        """See `Channelwise`."""
+        return f"Enlargement {self.factors}"
+
+    def operation(self, shapes: Sequence[Shape]) -> tuple[Shape, Operation]:
+        """See `Channelwise`."""
+        ((n, channels, height, width),) = shapes
+        rows, columns = self.factors
+        return (n, channels, height * rows, width * columns), Enlarged(rows, columns)
+
+
 def channelwise(graph: Graph) -> list[Channelwise]:
     """Those of a graph, in its order."""
-    found = (of(node) for node in graph.nodes if _is_image(node) for of in (_pool, _mean, _product))
+    kinds = _pool, _mean, _product, _join, _enlargement
+    found = (of(node) for node in graph.nodes if _is_image(node) for of in kinds)
     return [each for each in found if each is not None and _are_alike(each)]
 
 
@@ -225,3 +260,30 @@ def _product(node: Node) -> Gated | None:
             if sizes == [*map(str, value_of(x).shape[:2]), "1", "1"]:
                 return Gated(node, [x, gate])
     return None
+
+
+def _join(node: Node) -> Join | None:
+    """Images along the axis of channels."""
+    given = named(node, ("tensors", "dim"), {"dim": 0}) if node.target in JOINTS else None
+    if given is None or not isinstance(given["tensors"], (tuple, list)):
+        return None
+    return Join(node, [*given["tensors"]]) if given["dim"] in (1, -3) else None
+
+
+def _enlargement(node: Node) -> Enlargement | None:
+    """The nearest pixels of an image that is larger by whole factors."""
+    if node.target is not functional.interpolate:
+        return None
+    given = named(node, (*SIZE_NAMES, *UNSET), {**NEAREST, **UNSET})
+    if given is None or given["mode"] not in ("nearest", "nearest-exact") or given["antialias"]:
+        return None
+    factors = given["scale_factor"]
+    if factors is None:
+        sizes, extents = sizes_of(given["size"], 2), value_of(given["input"]).shape[2:]
+        if sizes is None or {*map(type, extents)} != {int}:
+            return None
+        factors = [size / extent for size, extent in zip(sizes, extents, strict=True)]
+    both = tuple(factors) if isinstance(factors, (tuple, list)) else (factors, factors)
+    if len(both) != 2 or not all(each in FACTORS for each in both):
+        return None
+    return Enlargement(node, [given["input"]], (int(both[0]), int(both[1])))

@@ -112,6 +112,72 @@ def test_regions_begin_and_end_with_pools(first, last):
     assert set(graphs.regions) == {3}
 
 
+ENLARGED = {
+    "function": lambda x: functional.interpolate(x, scale_factor=2),
+    "module": nn.Upsample(scale_factor=(2.0, 2.0)),
+    "size": lambda x: functional.interpolate(x, size=[2 * size for size in x.shape[2:]]),
+    "exact": nn.Upsample(scale_factor=2, mode="nearest-exact"),
+}
+
+
+class Neck(nn.Module):
+    """Pyramids of a detector: images of several sizes, joined along their channels."""
+
+    def __init__(self, enlarge):
+        super().__init__()
+        sizes = (6, 12, 3), (12, 20, 3), (60, 9, 1), (21, 9, 1)
+        self.convs = nn.ModuleList(nn.Conv2d(c, k, r, padding=r // 2) for c, k, r in sizes)
+        self.pool, self.enlarge = nn.MaxPool2d(5, 1, 2), ENLARGED[enlarge]
+
+    def forward(self, x):
+        """The image of the largest size."""
+        first, second, third, fourth = self.convs
+        large = functional.silu(first(x))
+        small = functional.silu(second(functional.max_pool2d(large, 2)))
+        pooled = self.pool(small)
+        joined = third(torch.cat([small, pooled, self.pool(pooled)], 1))
+        return fourth(torch.cat((self.enlarge(joined), large), dim=-3))
+
+
+@pytest.mark.parametrize("name", ENLARGED)
+@pytest.mark.parametrize("dtype", BOUNDS)
+def test_joined_and_enlarged_images(dtype, name):
+    check(randomize(Neck(name)).to(dtype), torch.randn(2, 6, 12, 14).to(dtype), [10])
+
+
+OTHERWISE = {
+    "bilinear": nn.Upsample(scale_factor=2, mode="bilinear"),
+    "by a half": nn.Upsample(scale_factor=(2, 0.5)),
+    "by half as much again": nn.Upsample(scale_factor=1.5),
+    "nine times": nn.Upsample(scale_factor=9),
+    "rows": lambda x: torch.cat([x, x], 2),
+    "with itself": lambda x: torch.cat([x, x], 1),
+}
+
+
+@pytest.mark.parametrize("name", OTHERWISE)
+def test_images_that_are_enlarged_and_joined_otherwise(name):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.way, self.other = OTHERWISE[name], nn.Conv2d(16 if "itself" in name else 8, 8, 1)
+            self.first = nn.Conv2d(8, 8, 1)
+
+        def forward(self, x):
+            return self.other(self.way(self.first(x)))
+
+    regions = [3] if name == "with itself" else [1, 1]
+    check(randomize(Model()), torch.randn(2, 8, 6, 8), regions)
+
+
+def test_joined_sizes_change():
+    model, graphs = randomize(Neck("function")), Graphs()
+    compiled = torch.compile(model, backend=graphs)
+    for size in (12, 8, 20, 12):
+        compare(model, compiled, torch.randn(1, 6, size, size + 2))
+    assert {10} == {*graphs.regions}
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("pool", [nn.MaxPool2d(3, 2, 1), nn.AvgPool2d(3, 2, 1)])
 def test_values_that_are_not_finite(pool, value):
