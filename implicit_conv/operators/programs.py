@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 
 from implicit_conv.arrays.arrays import Array, numpy_dtype
-from implicit_conv.cpu.engines.channelwise import Table, product_steps, window_steps
+from implicit_conv.cpu.engines.channelwise import Table, product_steps, sum_steps, window_steps
 from implicit_conv.cpu.machine.arch import cpu_arch
 from implicit_conv.cpu.run.call import Arrays, compiled, repeat
 from implicit_conv.errors import PlanError
@@ -53,6 +53,7 @@ __all__ = [
     "Pipeline",
     "Product",
     "Program",
+    "Sum",
     "Target",
     "TorchCalls",
     "Views",
@@ -171,6 +172,15 @@ class Product(NamedTuple):
         """See `Operation`."""
         x, gate = images
         return product_steps(x, gate, y, cpu_arch(current().num_threads), room)
+
+
+class Sum(NamedTuple):
+    """The sum of two images with channels last."""
+
+    def steps(self, images: Sequence[Array], y: Array, room: Room) -> list[Step]:
+        """See `Operation`."""
+        a, b = images
+        return sum_steps(a, b, y, cpu_arch(current().num_threads), room)
 
 
 class Joined(NamedTuple):

@@ -14,7 +14,7 @@ from torch.fx import Graph, Node
 from torch.nn import functional
 
 from implicit_conv.errors import PlanError
-from implicit_conv.operators.programs import Enlarged, Joined, Operation, Product, Windows
+from implicit_conv.operators.programs import Enlarged, Joined, Operation, Product, Sum, Windows
 from implicit_conv.torch.layers import is_like, named, sizes_of, value_of
 from implicit_conv.torch.tensors import DTYPES
 
@@ -26,6 +26,7 @@ AVERAGE_DEFAULTS = {"ceil_mode": False, "count_include_pad": True, "divisor_over
 ADAPTIVE = functional.adaptive_avg_pool2d, torch._C._nn.adaptive_avg_pool2d
 MEANS = torch.mean, "mean"
 PRODUCTS = operator.mul, torch.mul, "mul"
+SUMS = operator.add, torch.add, "add"
 JOINTS = torch.cat, torch.concat, torch.concatenate
 SIZE_NAMES = "input", "size", "scale_factor", "mode"
 NEAREST = {"mode": "nearest", "size": None, "scale_factor": None, "antialias": False}
@@ -157,6 +158,16 @@ class Gated(Channelwise):
         return shape, Product()
 
 
+class Added(Channelwise):
+    """The sum of two images, of which neither is that of a convolution alone."""
+
+    def operation(self, shapes: Sequence[Shape]) -> tuple[Shape, Operation]:
+        """See `Channelwise`."""
+        if shapes[0] != shapes[1]:
+            raise PlanError("images of several sizes cannot be added")
+        return shapes[0], Sum()
+
+
 class Join(Channelwise):
     """Images of one size, whose channels follow each other."""
 
@@ -187,7 +198,7 @@ class Enlargement(Channelwise):
 
 def channelwise(graph: Graph) -> list[Channelwise]:
     """Those of a graph, in its order."""
-    kinds = _pool, _mean, _product, _join, _enlargement
+    kinds = _pool, _mean, _product, _sum, _join, _enlargement
     found = (of(node) for node in graph.nodes if _is_image(node) for of in kinds)
     return [each for each in found if each is not None and _are_alike(each)]
 
@@ -260,6 +271,14 @@ def _product(node: Node) -> Gated | None:
             if sizes == [*map(str, value_of(x).shape[:2]), "1", "1"]:
                 return Gated(node, [x, gate])
     return None
+
+
+def _sum(node: Node) -> Added | None:
+    """A sum of two images of the shape of the result."""
+    if node.target not in SUMS or len(node.args) != 2 or node.kwargs:
+        return None
+    alike = all(_is_image(each) and is_like(each, node) for each in node.args)
+    return Added(node, [*node.args]) if alike else None
 
 
 def _join(node: Node) -> Join | None:

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from torch.fx import Graph, Node
 
-from implicit_conv.torch.channelwise import Channelwise, channelwise
+from implicit_conv.torch.channelwise import Channelwise, Join, channelwise
 from implicit_conv.torch.layers import Layer, layers, written
 
 Element: TypeAlias = "Layer | Channelwise"
@@ -66,7 +66,9 @@ class Region:
 def regions(graph: Graph, precision: str) -> Iterator[Region]:
     """The regions of a graph."""
     is_written, place = written(graph), {node: n for n, node in enumerate(graph.nodes)}
-    found: list[Element] = [*layers(graph, precision), *channelwise(graph)]
+    found: list[Element] = [*layers(graph, precision)]
+    taken = {node for each in found for node in each.nodes}
+    found += (each for each in channelwise(graph) if each.result not in taken)
     found.sort(key=lambda each: place[each.result])
     levels = _levels(graph, found)
     of_level: dict[int, list[Element]] = {}
@@ -75,11 +77,27 @@ def regions(graph: Graph, precision: str) -> Iterator[Region]:
     for together in of_level.values():
         for region in _programs(together):
             nodes = sorted(region.nodes, key=place.__getitem__)
-            apart = is_written(nodes, nodes[0], nodes[-1])
-            if apart or len(region.images) > MOST_IMAGES:
-                yield from (Region([layer]) for layer in region.layers)
-            elif region.layers:
-                yield region
+            if is_written(nodes, nodes[0], nodes[-1]):
+                yield from _alone(region)
+            else:
+                yield from _of_few_images(region)
+
+
+def _of_few_images(region: Region) -> Iterator[Region]:
+    """A region, or parts of it that read no more images than a program has places for."""
+    joins = [each for each in region.elements if isinstance(each, Join)]
+    if len(region.images) <= MOST_IMAGES:
+        yield from [region] if region.layers else []
+    elif joins:
+        for part in _programs([each for each in region.elements if each not in joins]):
+            yield from _of_few_images(part)
+    else:
+        yield from _alone(region)
+
+
+def _alone(region: Region) -> Iterator[Region]:
+    """Each layer by itself."""
+    return (Region([layer]) for layer in region.layers)
 
 
 def _levels(graph: Graph, found: list[Element]) -> dict[Node, int]:

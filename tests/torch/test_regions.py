@@ -170,6 +170,77 @@ def test_images_that_are_enlarged_and_joined_otherwise(name):
     check(randomize(Model()), torch.randn(2, 8, 6, 8), regions)
 
 
+ADDED = {
+    "a + b": lambda a, b: a + b,
+    "function": torch.add,
+    "method": lambda a, b: a.add(b),
+}
+
+
+class Bottleneck(nn.Module):
+    """A sum behind activations, of images whose channels fill vectors, or do not."""
+
+    def __init__(self, channels, name):
+        super().__init__()
+        self.first = nn.Conv2d(6, channels, 3, padding=1)
+        self.second = nn.Conv2d(channels, channels, 1)
+        self.last, self.add = nn.Conv2d(channels, 5, 1), ADDED[name]
+
+    def forward(self, x):
+        y = functional.silu(self.first(x))
+        return self.last(self.add(y, functional.silu(self.second(y))))
+
+
+@pytest.mark.parametrize("name", ADDED)
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("channels", [5, 150])
+def test_sums_behind_activations(channels, dtype, name):
+    x = torch.randn(3, 6, 9, 8).to(dtype)
+    check(randomize(Bottleneck(channels, name)).to(dtype), x, [4])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_sums_of_images_that_are_given(threads):
+    """Their strides are those of whoever gives them."""
+
+    class Sums(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(24, 24, 1)
+
+        def forward(self, x):
+            return self.conv(x + x.flip(3)) + functional.max_pool2d(x, 3, 1, 1)
+
+    model, x = randomize(Sums()), torch.randn(2, 26, 60, 41)
+    with config(num_threads=threads):
+        for given in (x[:, 2:], x[:, 1:25, ::2], x.to(memory_format=torch.channels_last)[:, :24]):
+            torch._dynamo.reset()
+            check(model, given, [2])
+
+
+class Skipping(nn.Module):
+    """Joins of more images than a program takes, beside one result."""
+
+    def __init__(self):
+        super().__init__()
+        self.convs = nn.ModuleList(nn.Conv2d(8 * n, 8, 1) for n in (1, 2, 2, 2, 2))
+
+    def forward(self, *images):
+        y = self.convs[0](images[0])
+        for conv, image in zip(self.convs[1:], images[1:], strict=True):
+            y = conv(torch.cat([torch.relu(y), image], 1))
+        return y
+
+
+def test_a_region_of_too_many_images_is_cut_at_joins():
+    model, images = randomize(Skipping()), torch.randn(5, 2, 8, 6, 7).unbind()
+    graphs = Graphs()
+    with torch.no_grad():
+        found = torch.compile(model, backend=graphs)(*images)
+        assert torch.allclose(found, model(*images), atol=1e-4)
+    assert graphs.regions == [1] * 5
+
+
 def test_joined_sizes_change():
     model, graphs = randomize(Neck("function")), Graphs()
     compiled = torch.compile(model, backend=graphs)

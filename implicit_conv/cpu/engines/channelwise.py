@@ -1,4 +1,4 @@
-"""Windows and products of images with channels last, as steps of a program."""
+"""Windows, products and sums of images with channels last, as steps of a program."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from implicit_conv.process.preparation import prepare
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.runtime.launch import Launch
 
-__all__ = ["product_steps", "window_steps"]
+__all__ = ["product_steps", "sum_steps", "window_steps"]
 
 CHUNK = 256  # channels of an item, where items are few: four vectors of float32, at least
 ITEM_BYTES = 1 << 17  # of elements that pay for another thread
@@ -55,18 +55,28 @@ def product_steps(x: Array, gate: Array, y: Array, arch: CpuArch, room: Room) ->
     """The steps that multiply x (N, H, W, C) by a gate (N, 1, 1, C) into y, placed arrays of one
     dtype.
     """
+    return _pair_steps(x, gate, y, arch, room, adds=False)
 
+
+def sum_steps(a: Array, b: Array, y: Array, arch: CpuArch, room: Room) -> list[Step]:
+    """The steps that add a and b into y (N, H, W, C), placed arrays of one dtype."""
+    return _pair_steps(a, b, y, arch, room, adds=True)
+
+
+def _pair_steps(
+    x: Array, other: Array, y: Array, arch: CpuArch, room: Room, *, adds: bool
+) -> list[Step]:
     def launch(images: Images, items: int, threads: int) -> Launch:
-        from implicit_conv.kernels.cpu.channelwise.operator import products
+        from implicit_conv.kernels.cpu.channelwise.operator import pairs
 
-        return products(stored(x.dtype.name, arch), images, items, threads)
+        return pairs(stored(x.dtype.name, arch), adds, images, items, threads)
 
-    return _steps(x, gate, y, launch, arch, room)
+    return _steps(x, other, y, launch, arch, room)
 
 
 def _steps(
     x: Array,
-    gate: Array | None,
+    other: Array | None,
     y: Array,
     launch: Callable[[Images, int, int], Launch],
     arch: CpuArch,
@@ -75,8 +85,8 @@ def _steps(
     """A launch, on copies of arrays whose channels are not contiguous."""
     steps, after = list[Step](), list[Step]()
     x = x if _is_plain(x) else copied(x, room, steps)
-    if gate is not None and not _is_plain(gate):
-        gate = copied(gate, room, steps)
+    if other is not None and not _is_plain(other):
+        other = copied(other, room, steps)
     if not _is_plain(y):
         result, y = y, room.array(y.shape, y.dtype)
         after.append(Copied(y, result))
@@ -94,11 +104,20 @@ def _steps(
         size=y.itemsize,
         **dict(zip(("x_n", "x_row", "x_pixel"), x.strides, strict=False)),
         **dict(zip(("y_n", "y_row", "y_pixel"), y.strides, strict=False)),
-        gate_n=0 if gate is None else gate.strides[0],
+        **_strides_of_other(other),
     )
     ready = prepare(launch, images, items, min(most, items))
-    at = 0 if gate is None else address_of(gate)
+    at = 0 if other is None else address_of(other)
     return [*steps, launched(ready, room, address_of(x), at, address_of(y)), *after]
+
+
+def _strides_of_other(other: Array | None) -> dict[str, int]:
+    """Those of a second operand; an axis of one element, such as those of a gate, has none."""
+    if other is None:
+        return {}
+    names = "other_n", "other_row", "other_pixel"
+    every = zip(names, other.shape, other.strides, strict=False)
+    return {name: stride if extent > 1 else 0 for name, extent, stride in every}
 
 
 def _is_plain(array: Array) -> bool:

@@ -14,11 +14,11 @@ ENTRY_WORDS = 3
 
 
 class Images(NamedTuple):
-    """An input x, a result y, and a gate; strides are in bytes."""
+    """An input x, another one, which may be a gate, and a result y; strides are in bytes."""
 
     rows: int = 0  # of the result
     columns: int = 0
-    row_table: int = 0  # address; 0 for products
+    row_table: int = 0  # address; 0 for products and sums
     column_table: int = 0
     channels: int = 0
     chunk: int = 0  # channels of an item, at most
@@ -30,4 +30,6 @@ class Images(NamedTuple):
     y_n: int = 0
     y_row: int = 0
     y_pixel: int = 0
-    gate_n: int = 0
+    other_n: int = 0
+    other_row: int = 0  # 0 of a gate
+    other_pixel: int = 0

@@ -19,8 +19,8 @@ def windows(
     return launch_of(entry, {SLOT: part}, images, items, 0, threads, keep)
 
 
-def products(dtype: Stored, images: Images, items: int, threads: int) -> Launch:
-    """The launch of products with a gate, which is the second operand."""
-    part = ".channelwise.compiled.products:make_multiply_row", dtype
-    entry = ".channelwise.compiled.products:PRODUCTS"
+def pairs(dtype: Stored, adds: bool, images: Images, items: int, threads: int) -> Launch:
+    """The launch of sums with the second operand, if it `adds`, else of products with a gate."""
+    part = ".channelwise.compiled.pairs:make_combine_row", dtype, adds
+    entry = ".channelwise.compiled.pairs:PAIRS"
     return launch_of(entry, {SLOT: part}, images, items, 0, threads, None)
