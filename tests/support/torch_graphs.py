@@ -71,5 +71,5 @@ def check(model, x, regions, times=3, **options):
     for _ in range(times):
         compare(model, compiled, x)
         x = torch.randn_like(x)
-    assert graphs.regions == regions
+    assert graphs.regions == regions, graphs.regions
     assert None not in [each for function in graphs.functions for each in programs(function)]
