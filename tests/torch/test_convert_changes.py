@@ -111,8 +111,20 @@ def flat(model):
         check(model)
 
 
+def rewrap(model):
+    """Another parameter in the memory of one, written to as often."""
+    before = model[0].weight
+    before.mul_(0.9)
+    check(model)
+    other = nn.Parameter(before.data, before.requires_grad)
+    while other._version < before._version:
+        other.mul_(1.2)
+    model[0].weight = other
+
+
 CHANGES = {
     "flat buffer": flat,
+    "parameter of the same memory": rewrap,
     "SGD": step,
     "fused SGD": lambda model: step(model, fused=True),
     "fused Adam": lambda model: step(model, "Adam", fused=True),
