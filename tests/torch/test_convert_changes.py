@@ -250,6 +250,19 @@ def test_hooks_run_once(place, is_converted, programs):
     assert programs and not called
 
 
+def test_modules_that_come_with_hooks(model):
+    """Guards do not see hooks where there were none, and these were registered long before."""
+    before, other, called = model[4].conv1, copy.deepcopy(model[4].conv1), []
+    hooked(other, called)
+    check(model)
+    for module, count in ((other, 1), (before, 0), (other, 1)):
+        called.clear()
+        model[4].conv1 = module
+        with torch.no_grad():
+            model(torch.randn(SHAPE))
+        assert len(called) == count
+
+
 def test_old_spectral_norm(programs):
     model = evaluated(resnet())
     nn.utils.spectral_norm(model[4].conv1)
