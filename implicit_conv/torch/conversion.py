@@ -31,6 +31,14 @@ HOOKS = (
     *("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),
     *("_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs"),
 )
+CHILDREN = [0]  # that any modules got so far
+
+
+def _count(*_: Any) -> None:
+    CHILDREN[0] += 1
+
+
+torch_module.register_module_module_registration_hook(_count)
 
 
 def convert(model: Any, precision: str, choose: str) -> Any:
@@ -113,7 +121,7 @@ class CompiledCall:
 
     def _begin(self, module: Any) -> None:
         """Compile anew, with the hooks that there are now, of which guards do not see more."""
-        self._handles, self._hooks = RemovableHandle.next_id, _hooks(module)
+        self._seen, self._hooks = (RemovableHandle.next_id, *CHILDREN), _hooks(module)
         # With code of its own, no other module uses up its limit of compilations. Dynamo would skip
         # the call of a module, whose code is torch's.
         run: Any = FunctionType(_call.__code__.replace(co_name=type(module).__name__), globals())
@@ -127,8 +135,9 @@ class CompiledCall:
         # Dynamo comes here for modules with hooks, or with a forward of their own.
         if torch.compiler.is_dynamo_compiling() or is_watched():
             return module._call_impl(*args, **kwargs)
-        if self._handles != RemovableHandle.next_id:
-            self._handles = RemovableHandle.next_id
+        seen = RemovableHandle.next_id, *CHILDREN
+        if self._seen != seen:
+            self._seen = seen
             if self._hooks != _hooks(module):
                 self._begin(module)
         return self._run(module, args, kwargs)

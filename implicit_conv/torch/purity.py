@@ -28,7 +28,19 @@ def is_pure(node: Node) -> bool:
     if home == "_operator":
         return not (name == "getitem" or _writes(name))  # items of any object
     given = *node.args, *node.kwargs.values()
-    return not (name.endswith("_") or "out" in node.kwargs or any(each is True for each in given))
+    named = dict(zip(_names(function), node.args, strict=False)) | node.kwargs
+    return not (
+        name.endswith("_")
+        or "out" in named
+        or named.get("inplace")  # which may be 1
+        or any(each is True for each in given)
+    )
+
+
+def _names(function: Any) -> tuple[str, ...]:
+    """The arguments of a function of Python, by their places."""
+    code = getattr(function, "__code__", None)
+    return code.co_varnames[: code.co_argcount] if code else ()
 
 
 def _writes(name: str) -> bool:

@@ -8,6 +8,7 @@ tensor can be there, and is dropped once nothing else does.
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Callable, Sequence
 from operator import attrgetter, eq
 from typing import Any
@@ -45,6 +46,8 @@ class WeightState:
         How many states in a row before it, in place of which it came, served a single call each.
     used : int
         When it came last, as a number of calls.
+    counters : list of int
+        The ids of tensors that count the versions; 0 of one that is gone.
     """
 
     def __init__(
@@ -66,6 +69,13 @@ class WeightState:
         self.packed: dict[tuple[Any, ...], tuple[object, Any]] = {}
         self.calls = self.changes = self.used = 0
         self._memory = [each.untyped_storage() for each in weights]
+        owners = [*map(_counter, weights)]
+        self.counters = counters = [*map(id, owners)]
+
+        def forget(number: int) -> Any:
+            return lambda _: counters.__setitem__(number, 0)
+
+        self._owners = [weakref.ref(each, forget(n)) for n, each in enumerate(owners)]
         written = [weights[number] for number in statistics]
         if not all(each.is_contiguous() for each in written):
             raise RuntimeError("statistics of a batch norm have gaps")
@@ -74,9 +84,18 @@ class WeightState:
         ]
         self._bytes = [bytearray(view) for view in self._views]
 
-    def holds(self, versions: list[int]) -> bool:
-        """Whether nothing was written to the weights, which now have these versions."""
-        return self.versions == versions and all(map(eq, self._bytes, self._views))
+    def holds(self, versions: list[int], weights: Sequence[Any]) -> bool:
+        """Whether nothing was written to the weights, which now have these versions. Other tensors
+        in their memory, such as parameters that were replaced, count for themselves.
+        """
+        return (
+            self.versions == versions
+            and (
+                self.counters == [*map(id, weights)]
+                or self.counters == [id(_counter(each)) for each in weights]
+            )
+            and all(map(eq, self._bytes, self._views))
+        )
 
     def filters(self, number: int, order: object, pack: Callable[[], Any]) -> Any:
         """The packed filters of a weight."""
@@ -89,11 +108,16 @@ class WeightState:
     def follow(self, other: WeightState) -> None:
         """Come in place of another state, with its filters of weights that are the same."""
         self.changes = other.changes + 1 if other.calls < 2 else 0
-        same = {key: own for key, own in other.packed.items() if own[0] == self._of(key[0])}
+        same = {
+            key: own
+            for key, own in other.packed.items()
+            if own[0] == self._of(key[0]) == other._of(key[0])
+        }
         self.packed |= same
 
     def _of(self, number: int) -> tuple[int, ...]:
-        return self.place[number], self.versions[number], self.versions[-1]
+        own = self.place[number], self.versions[number], self.counters[number]
+        return *own, self.versions[-1]
 
     @property
     def is_settled(self) -> bool:
@@ -109,6 +133,11 @@ class WeightState:
     def bytes(self) -> int:
         """Those of packed filters."""
         return sum(packed.bytes for _, packed in [*self.packed.values()])
+
+
+def _counter(weight: Any) -> Any:
+    """The tensor that counts the versions of a weight: itself, or what it is a part of."""
+    return weight if weight._base is None else weight._base
 
 
 class WeightStates:
@@ -131,7 +160,7 @@ class WeightStates:
             place = tuple(map(ADDRESS, weights))
             versions = [*map(VERSION, weights), FUSED_STEPS[0]]
             state = self._states.get(place)
-            if state is None or not state.holds(versions):
+            if state is None or not state.holds(versions, weights):
                 now = WeightState(place, versions, weights, self._statistics)
                 state = self._begin(state, now)
         except RuntimeError:  # made by ``torch.inference_mode``, or without memory

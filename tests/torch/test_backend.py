@@ -215,6 +215,8 @@ WRITES = {
     "special method": lambda x: x.__imul__(2),
     "item": lambda x: x.__setitem__(0, 2.0),
     "result": lambda x: torch.mul(x, 2, out=x),
+    "flag that is a number": nn.ReLU(1),
+    "flag at its place": lambda x: functional.leaky_relu(x, 0.2, 1),
 }
 
 

@@ -111,8 +111,20 @@ def flat(model):
         check(model)
 
 
+def rewrap(model):
+    """Another parameter in the memory of one, written to as often."""
+    before = model[0].weight
+    before.mul_(0.9)
+    check(model)
+    other = nn.Parameter(before.data, before.requires_grad)
+    while other._version < before._version:
+        other.mul_(1.2)
+    model[0].weight = other
+
+
 CHANGES = {
     "flat buffer": flat,
+    "parameter of the same memory": rewrap,
     "SGD": step,
     "fused SGD": lambda model: step(model, fused=True),
     "fused Adam": lambda model: step(model, "Adam", fused=True),
@@ -236,6 +248,19 @@ def test_hooks_run_once(place, is_converted, programs):
     programs.clear()
     check(model)
     assert programs and not called
+
+
+def test_modules_that_come_with_hooks(model):
+    """Guards do not see hooks where there were none, and these were registered long before."""
+    before, other, called = model[4].conv1, copy.deepcopy(model[4].conv1), []
+    hooked(other, called)
+    check(model)
+    for module, count in ((other, 1), (before, 0), (other, 1)):
+        called.clear()
+        model[4].conv1 = module
+        with torch.no_grad():
+            model(torch.randn(SHAPE))
+        assert len(called) == count
 
 
 def test_old_spectral_norm(programs):
