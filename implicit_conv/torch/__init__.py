@@ -16,6 +16,7 @@ from implicit_conv.problem.options import PRECISIONS
 from implicit_conv.problem.parse import choice
 from implicit_conv.process.preparation import first, prepare
 from implicit_conv.settings import named
+from implicit_conv.torch.options import CHOOSE
 
 if TYPE_CHECKING:
     from implicit_conv.torch.switch import Enabled
@@ -24,7 +25,6 @@ __all__ = ["convert", "disable", "enable", "explain", "is_enabled", "restore"]
 
 # The first torch whose kernels can be kept and called, by torch.library.get_kernel.
 NEEDED = "torch>=2.13"
-CHOOSE = "measured", "always"
 
 
 @named

@@ -17,10 +17,10 @@ from torch.fx import Graph, GraphModule, Node
 from implicit_conv.errors import PlanError
 from implicit_conv.problem.options import PRECISIONS
 from implicit_conv.problem.parse import choice
-from implicit_conv.torch import CHOOSE
 from implicit_conv.torch.layers import convolution, is_convolution
 from implicit_conv.torch.op import ConvolutionPass
 from implicit_conv.torch.op import convolution as ours
+from implicit_conv.torch.options import CHOOSE
 from implicit_conv.torch.override import SWITCH
 from implicit_conv.torch.region import RegionFunction
 from implicit_conv.torch.regions import Region, regions
