@@ -22,8 +22,9 @@ from implicit_conv.cpu.machine.times import Table, Times, size_name
 # Python, and noise would decide.
 LEAST_FLOPS, LEAST_BYTES = 1 << 21, 1 << 18
 # A pair of calls is repeated until one is clearly faster, at most ROUNDS times, and no longer than
-# SECONDS but for the first pair.
-CLEAR, ROUNDS, SECONDS = 1.5, 7, 0.02
+# SECONDS but for the first LEAST pairs: one alone, of a call that other work has delayed, would have
+# the wrong kernel run for ever.
+CLEAR, ROUNDS, LEAST, SECONDS = 1.5, 7, 3, 0.02
 SIZES = 4  # of a kind that are measured; the others follow their sum
 # Torch's kernel replaces ours if it takes less than this share of its time.
 GAIN = 0.98
@@ -83,8 +84,8 @@ class Choices:
             return measured[name]
 
     def _measure(self, result: Any, ours: Call, theirs: Call, grouped: bool) -> tuple[Times, bool]:
-        """The least times of both calls, and whether one was faster in all pairs but one. `result`
-        is that of ours.
+        """The least times of both calls, and whether one was faster in all pairs or, of more than
+        LEAST, in all but one. `result` is that of ours.
 
         Where torch's differs by more than rounding, no time tells which one should run: then ours
         does, as it would without a choice.
@@ -100,7 +101,7 @@ class Choices:
         del result, other_result
         own, other = list[float](), list[float]()
         until = time.perf_counter() + SECONDS
-        while not own or (len(own) < ROUNDS and time.perf_counter() < until):
+        while len(own) < LEAST or (len(own) < ROUNDS and time.perf_counter() < until):
             for call, seconds in ((ours, own), (theirs, other)):
                 self._lines.fill(0.0)
                 seconds.append(_seconds(call))
@@ -108,7 +109,8 @@ class Choices:
             if len(own) > 1 and not 1 / CLEAR < faster < CLEAR:
                 break
         wins = sum(a < b for a, b in zip(own, other, strict=True))
-        return Times(min(own), min(other)), wins in (0, 1, len(own) - 1, len(own))
+        doubts = min(wins, len(own) - wins)
+        return Times(min(own), min(other)), doubts <= (len(own) > LEAST)
 
 
 def _differs(own: Any, theirs: Any) -> bool:
