@@ -94,13 +94,11 @@ class Layer:
         )
         norm = getattr(nn, f"BatchNorm{rank}d")(channels) if self.norm else nn.Identity()
         name, options = ACTIVATIONS[self.activation]
-        pool = {"kernel_size": 3, "stride": 1, "padding": 1}
         squeeze = getattr(nn, f"AdaptiveAvgPool{rank}d")(1)
-        between = {
+        between = {  # torch pools neither signals that a flag negates, nor volumes of 16 bits
             "nothing": nn.Identity(),
-            "maximum": getattr(nn, f"MaxPool{rank}d")(**pool),
-            # torch has none of volumes of 16 bits
-            "mean": getattr(nn, f"AvgPool{rank}d")(**pool) if rank < 3 else nn.Identity(),
+            "maximum": nn.MaxPool2d(3, 1, 1) if rank == 2 else nn.Identity(),
+            "mean": nn.AvgPool2d(3, 1, 1) if rank == 2 else nn.Identity(),
             "gate": nn.Sequential(
                 squeeze, getattr(nn, f"Conv{rank}d")(channels, channels, 1), nn.Sigmoid()
             ),
