@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch._prims_common import suggest_memory_format
 from torch.fx import Graph, GraphModule, Node
 
 from implicit_conv.errors import PlanError
@@ -26,6 +27,7 @@ from implicit_conv.torch.region import RegionFunction
 from implicit_conv.torch.regions import Region, regions
 from implicit_conv.torch.steps import LOG
 
+aten = torch.ops.aten
 OPTIONS = {"precision": PRECISIONS, "choose": CHOOSE}
 DEFAULTS = {"precision": "standard", "choose": "measured"}
 OF_INPUT = re.compile(r"^L\['\w+'\]\.?")  # before the names of modules in graphs
@@ -146,12 +148,32 @@ def _with_gradients(graph: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
 
     def compiled(graph: Any, inputs: Any) -> Any:
         ConvolutionPass()(graph.graph)
+        _copy_for_norms(graph.graph)
         graph.recompile()
         return make_boxed_func(graph.forward)
 
     compilers = {"fw_compiler": compiled, "bw_compiler": compiled}
     made: Callable[..., Any] = aot_autograd(**compilers)(graph, inputs)
     return made
+
+
+def _copy_for_norms(graph: Graph) -> None:
+    """Give group norms contiguous images: torch traces no copy where strides of a batch of one look
+    contiguous, and those of images that come may be others (torch 2.13).
+    """
+    norms = {aten.native_group_norm.default: 1, aten.native_group_norm_backward.default: 2}
+    for node in graph.nodes:
+        images = node.args[: norms.get(node.target, 0)]
+        for number, each in enumerate(images):
+            with graph.inserting_before(node):
+                image = graph.call_function(_contiguous, (each, images[-1]))
+            image.meta = each.meta
+            node.update_arg(number, image)
+
+
+def _contiguous(x: Any, image: Any) -> Any:
+    """An image or its gradient, contiguous in the format that torch chooses for the image."""
+    return x.contiguous(memory_format=suggest_memory_format(image))
 
 
 def _records(graph: Graph, inputs: Sequence[Any]) -> bool:

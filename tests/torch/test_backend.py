@@ -606,6 +606,32 @@ def test_gradients(training):
             assert torch.allclose(own.grad, theirs.grad, rtol=1e-3, atol=1e-2)
 
 
+class Attends(nn.Module):
+    """Group norms of a sum, one of whose images has its channels last."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.last = nn.Conv2d(4, 16, 3, padding=1), nn.Conv2d(16, 16, 3, padding=1)
+        self.linear, self.norm = nn.Linear(16, 16), nn.GroupNorm(4, 16)
+
+    def forward(self, x):
+        y = self.conv(x)
+        z = self.linear(y.flatten(2).transpose(1, 2)).transpose(1, 2).reshape(y.shape)
+        return self.norm(self.last(self.norm(z + y)))
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_gradients_of_group_norms(batch, dynamic):
+    model = randomize(Attends())
+    compiled = torch.compile(model, backend=Graphs(), dynamic=dynamic)
+    for size in (9, 12):
+        x, found = torch.randn(batch, 4, size, size, requires_grad=True), []
+        for each in (compiled, model):
+            found.append(torch.autograd.grad(each(x).square().sum(), x)[0])
+        assert torch.allclose(*found, rtol=1e-3, atol=1e-2)
+
+
 class Recording(nn.Module):
     """A layer that records gradients for itself, and what the image would change of it."""
 

@@ -281,6 +281,8 @@ OTHERS = {
     "dilated": lambda x: functional.max_pool2d(x, 2, dilation=2),
     "with places": lambda x: functional.max_pool2d(x, 2, return_indices=True)[0],
     "of one axis": lambda x: x.mean(2, keepdim=True),
+    "of rows": lambda x: x.mean((2,), keepdim=True),
+    "of rows and channels": lambda x: x.mean((1, 2), keepdim=True).expand(2, 8, 1, 7),
     "in another dtype": lambda x: x.mean((2, 3), keepdim=True, dtype=torch.float64).to(x.dtype),
     "in place": lambda x: x.mul_(functional.adaptive_avg_pool2d(x, 1)),
     "of two images": lambda x: x * x.sin(),

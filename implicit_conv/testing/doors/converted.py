@@ -25,6 +25,8 @@ FUNCTIONS = tuple(f"{rank}d {dtype}" for rank in (1, 2, 3) for dtype in EPS)
 SUMS = ("none", "after", "before", "in place", "mean", "twice", "written")
 # What is computed next, of the layer's sums y: no part of a chain.
 NEXT = ("nothing", "half", "twice less one", "plus a number")
+# What is computed first, of the layer's input.
+BETWEEN = "nothing", "nothing", "maximum", "mean", "gate"
 FORMS = ("plain", "plain", "channels last", "negated")  # of the input
 ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {  # modules of torch.nn and their arguments
     "none": ("Identity", {}),
@@ -69,6 +71,7 @@ class Layer:
     activation : one of ACTIVATIONS
     shares : bool
         Whether it is the layer before, called again.
+    between : one of BETWEEN
     """
 
     taps: int
@@ -79,9 +82,10 @@ class Layer:
     then: str
     activation: str
     shares: bool
+    between: str = "nothing"
 
     def made(self, rank: int, channels: int) -> Any:
-        """The modules: the convolution, the norm and the activation."""
+        """The modules: the convolution, the norm, the activation, and what is between."""
         from torch import nn
 
         kind = f"Conv{'Transpose' * self.transposed}{rank}d"
@@ -90,11 +94,21 @@ class Layer:
         )
         norm = getattr(nn, f"BatchNorm{rank}d")(channels) if self.norm else nn.Identity()
         name, options = ACTIVATIONS[self.activation]
-        return nn.ModuleList([conv, norm, getattr(nn, name)(**options)])
+        squeeze = getattr(nn, f"AdaptiveAvgPool{rank}d")(1)
+        between = {  # torch pools neither signals that a flag negates, nor volumes of 16 bits
+            "nothing": nn.Identity(),
+            "maximum": nn.MaxPool2d(3, 1, 1) if rank == 2 else nn.Identity(),
+            "mean": nn.AvgPool2d(3, 1, 1) if rank == 2 else nn.Identity(),
+            "gate": nn.Sequential(
+                squeeze, getattr(nn, f"Conv{rank}d")(channels, channels, 1), nn.Sigmoid()
+            ),
+        }
+        return nn.ModuleList([conv, norm, getattr(nn, name)(**options), between[self.between]])
 
     def compute(self, modules: Any, x: Any) -> Any:
         """The layer's result for x."""
-        conv, norm, activation = modules
+        conv, norm, activation, between = modules
+        x = x * between(x) if self.between == "gate" else between(x)
         y = norm(conv(x))
         if self.total == "after":
             y = y + x
@@ -362,6 +376,7 @@ def draw(dice: Dice) -> Program:
             dice.pick("nothing", *NEXT),
             dice.pick(*ACTIVATIONS),
             dice.happens(6),
+            dice.pick(*BETWEEN),
         )
         for _ in range(dice.number(1, 4))
     )
