@@ -228,11 +228,16 @@ def test_a_close_race_is_bounded_and_an_open_one_is_not_kept_on_disk(
     assert choices.times("kind", "size", None, None) == found  # in this process
 
 
-def test_a_long_race_ends_after_a_pair(choices, monkeypatch):
+@pytest.mark.parametrize(("theirs", "pairs"), [(0.0, 2), (0.01, measured.LEAST)])
+def test_a_long_race_ends_after_a_few_pairs(theirs, pairs, choices, monkeypatch):
     monkeypatch.setattr(measured, "SECONDS", 0.001)
     calls = []
-    choices.times("kind", "size", lambda: calls.append(time.sleep(0.01)) or ONE, lambda: ONE)
-    assert len(calls) == 2
+    ours = lambda: calls.append(1) or ONE  # noqa: E731
+    seconds = iter([0.01, theirs] * 9)
+    monkeypatch.setattr(measured, "_seconds", lambda call: (call(), next(seconds) + 1e-9)[1])
+    monkeypatch.setattr(time, "perf_counter", iter(range(99)).__next__)
+    choices.times("kind", "size", ours, lambda: ONE)
+    assert len(calls) == 1 + pairs
 
 
 def test_a_forked_child_has_a_lock_of_its_own(choices):
