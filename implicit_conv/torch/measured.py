@@ -22,8 +22,8 @@ from implicit_conv.cpu.machine.times import Table, Times, size_name
 # Python, and noise would decide.
 LEAST_FLOPS, LEAST_BYTES = 1 << 21, 1 << 18
 # A pair of calls is repeated until one is clearly faster, at most ROUNDS times, and no longer than
-# SECONDS but for the first LEAST pairs: one alone, of a call that other work has delayed, would have
-# the wrong kernel run for ever.
+# SECONDS but for the first LEAST pairs: one alone, of a call that other work has delayed, would
+# have the wrong kernel run for ever.
 CLEAR, ROUNDS, LEAST, SECONDS = 1.5, 7, 3, 0.02
 SIZES = 4  # of a kind that are measured; the others follow their sum
 # Torch's kernel replaces ours if it takes less than this share of its time.
