@@ -6,6 +6,7 @@ shares numpy's memory: on the side "begin", and on the other one of multiples of
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -152,9 +153,10 @@ def draw(dice: Dice) -> Call:
     orders = [[*permutations(each)] if dice.happens(3) else [each] for each in letters]
     of_x, of_w, of_y = ("".join(dice.pick(*orders[n])) for n in (0, 1, 0))
     axes = dice.pick((0, None), (None, 0), (0, 0), (1, 0)) if dice.happens(3) else ()
+    padding = case.padding if images == 1 else _kept(case.padding, [sizes[s] for s in space])
     options = {
         "window_strides": case.stride,
-        "padding": dice.pick("SAME", "VALID") if dice.happens(5) else case.padding,
+        "padding": dice.pick("SAME", "VALID") if dice.happens(5) else padding,
         "rhs_dilation": case.dilation,
         "dimension_numbers": (of_x, of_w, of_y),
         "feature_group_count": case.groups + (dice.happens(60) and not axes),
@@ -177,3 +179,13 @@ def draw(dice: Dice) -> Call:
         data["x"] = replace(data["x"], special=int(dice.happens(4)))
     flags = dice.happens(2), axes, bool(axes) and dice.happens(2)
     return Call(function, data, options, precision, *flags, draw_turns(dice))
+
+
+def _kept(padding: Any, extents: Sequence[int]) -> Any:
+    """Padding that crops no axis away: XLA's own gradients of groups of images would end the
+    process (jaxlib 0.10.2).
+    """
+    return tuple(
+        (low, high) if extent + min(low, 0) + min(high, 0) > 0 else (max(low, 0), max(high, 0))
+        for (low, high), extent in zip(padding, extents, strict=True)
+    )
