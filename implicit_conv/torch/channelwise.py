@@ -14,7 +14,7 @@ from torch.fx import Graph, Node
 from torch.nn import functional
 
 from implicit_conv.errors import PlanError
-from implicit_conv.operators.programs import Enlarged, Joined, Operation, Product, Sum, Windows
+from implicit_conv.operators.operations import Enlarged, Joined, Operation, Product, Sum, Windows
 from implicit_conv.torch.layers import is_like, named, sizes_of, value_of
 from implicit_conv.torch.tensors import DTYPES
 

@@ -17,15 +17,10 @@ from implicit_conv.arrays.arrays import Array, numpy_dtype
 from implicit_conv.arrays.tensors import address, tensor_array
 from implicit_conv.cpu.machine.arch import available_threads
 from implicit_conv.errors import PlanError
+from implicit_conv.operators.operations import Convolution, Operation, Part
+from implicit_conv.operators.pipeline import Pipeline
 from implicit_conv.operators.plan import Plan
-from implicit_conv.operators.programs import (
-    Convolution,
-    Operation,
-    Part,
-    Pipeline,
-    Program,
-    repeat,
-)
+from implicit_conv.operators.programs import Program, repeat
 from implicit_conv.process.cache import keep_call
 from implicit_conv.settings import current, local
 from implicit_conv.torch.layers import Layer
