@@ -107,8 +107,8 @@ def compile_graph(
     ]
     for region, function in calls:
         for layer in region.layers:
-            node = next(filter(is_convolution, layer.nodes))
-            rows[node] = _row(node, weakref.ref(function), layer.words)
+            for node in filter(is_convolution, layer.nodes):  # a linear layer has none
+                rows[node] = _row(node, weakref.ref(function), layer.words)
     LOG.debug("a compiled graph has %d convolutions, and %d programs", len(rows), len(calls))
     now: dict[Node, Node] = {}
     for region, function in calls:

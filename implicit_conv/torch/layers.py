@@ -1,4 +1,4 @@
-"""Layers of a graph of Dynamo: a convolution, and what one launch computes with it.
+"""Layers of a graph of Dynamo: a convolution or linear layer, and what one launch computes with it.
 
 Parameters and buffers are inputs of such a graph, and modules are functions of them. A layer is
 taken where it is sure to mean the same: its values are used once, have one dtype, and nothing that
@@ -25,6 +25,7 @@ from implicit_conv.torch.tensors import DTYPES
 CONVOLUTIONS = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}
 TRANSPOSED = {torch.conv_transpose1d: 1, torch.conv_transpose2d: 2, torch.conv_transpose3d: 3}
 NAMES = "input", "weight", "bias", "stride", "padding", "dilation", "groups"
+LINEAR = torch._C._nn.linear, functional.linear
 TRANSPOSED_NAMES = (*NAMES[:5], "output_padding", "groups", "dilation")
 NO_PADDING = {"padding": 0, "output_padding": 0}
 NORM_NAMES = "input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps"
@@ -35,8 +36,9 @@ MODES = {
     "replicate": "replicate",
     "circular": "circular",
 }
-FRESH = {*CONVOLUTIONS, *TRANSPOSED, functional.batch_norm, operator.add, torch.add}  # new tensors
-SUMS = operator.add, operator.iadd, torch.add, "add", "add_"
+SUM_FUNCTIONS = operator.add, torch.add
+FRESH = {*CONVOLUTIONS, *TRANSPOSED, *LINEAR, functional.batch_norm, *SUM_FUNCTIONS}  # new tensors
+SUMS = *SUM_FUNCTIONS, operator.iadd, "add", "add_"
 WRITING_SUMS = operator.iadd, "add_"
 ITEMS = tuple.__getitem__, list.__getitem__, dict.__getitem__  # which only read
 
@@ -44,6 +46,8 @@ ITEMS = tuple.__getitem__, list.__getitem__, dict.__getitem__  # which only read
 @dataclass(repr=False)
 class Layer:
     """activation(norm(convolution(x, w) + bias) + residual)
+
+    A linear layer is a convolution of one tap, whose pixels are all axes but the last one.
 
     Attributes
     ----------
@@ -84,6 +88,11 @@ class Layer:
         return [self.x] if self.residual is None else [self.x, self.residual]
 
     @property
+    def is_linear(self) -> bool:
+        """Whether it is a linear layer."""
+        return bool(value_of(self.w).dim() == 2)
+
+    @property
     def weights(self) -> list[Node | None]:
         """What else it reads: w, the bias, and the batch norm."""
         return [self.w, self.bias, *self.norm]
@@ -112,10 +121,9 @@ def layers(graph: Graph, precision: str) -> list[Layer]:
     is_written = written(graph)
     taken, found = set[Node](), list[Layer]()
     for node in reversed(nodes):
-        layer = convolution(node, precision)
+        layer = convolution(node, precision) or _linear(node, precision)
         if layer is None or not _are_weights(layer.w, layer.bias):
             continue
-
         before = layer.x
         if not is_written(layer.nodes, before, node) and _is_padded(layer, before):
             layer.nodes.insert(0, before)
@@ -185,9 +193,11 @@ def convolution(node: Node, precision: str) -> Layer | None:
     rank = (TRANSPOSED if transposed else CONVOLUTIONS).get(node.target, 0)
     names = TRANSPOSED_NAMES if transposed else NAMES
     given = named(node, names, {"bias": None, **dict.fromkeys(names[3:], 1), **NO_PADDING})
-    if not rank or given is None or not _are_like(rank, node, given):
+    if not rank or given is None or not _are_like(node, given):
         return None
     x, w, bias = given["input"], given["weight"], given["bias"]
+    if (value_of(x).dim(), value_of(w).dim()) != (rank + 2, rank + 2):
+        return None
     every = [sizes_of(given[name], rank) for name in ("stride", "dilation", "output_padding")]
     padding = _padding(given["padding"], value_of(w), every[1], rank)
     if None in every or padding is None or type(given["groups"]) is not int:
@@ -198,9 +208,21 @@ def convolution(node: Node, precision: str) -> Layer | None:
     return Layer(x, w, bias, window, padding, nodes=[node])
 
 
-def _are_like(rank: int, node: Node, given: dict[str, Any]) -> bool:
+def _linear(node: Node, precision: str) -> Layer | None:
+    """The layer of a linear layer alone; None of all else."""
+    given = named(node, NAMES[:3], {"bias": None}) if node.target in LINEAR else None
+    if given is None or not _are_like(node, given):
+        return None
+    x, w, bias = given["input"], given["weight"], given["bias"]
+    if value_of(w).dim() != 2 or value_of(x).dim() < 2 or (bias and value_of(bias).dim() != 1):
+        return None
+    window = Window.of(((1,), (0,), (1,), False, (0,), 1), precision)
+    return Layer(x, w, bias, window, ((0, 0),), nodes=[node])
+
+
+def _are_like(node: Node, given: dict[str, Any]) -> bool:
     """Whether x, w, a bias and the result are dense tensors of one dtype on the CPU, which autocast
-    converts to no other, with `rank` spatial axes.
+    converts to no other.
     """
     x, w, bias = (value_of(given.get(name)) for name in ("input", "weight", "bias"))
     values = [x, w, value_of(node), *([] if given["bias"] is None else [bias])]
@@ -208,19 +230,14 @@ def _are_like(rank: int, node: Node, given: dict[str, Any]) -> bool:
         return False
     kinds = {(each.dtype, each.device.type, each.layout) for each in values}
     dtype, *where = kinds.pop()
-    return (
-        not kinds
-        and dtype in DTYPES
-        and where == ["cpu", torch.strided]
-        and (x.dim(), w.dim()) == (rank + 2, rank + 2)
-    )
+    return not kinds and dtype in DTYPES and where == ["cpu", torch.strided]
 
 
 def _is_padded(layer: Layer, node: Node) -> bool:
     """Whether a node pads the image of the layer, and of no other, as a convolution can; it then is
     part of it.
     """
-    if node.target not in PADS or _only_user(node) is not layer.nodes[0]:
+    if layer.is_linear or node.target not in PADS or _only_user(node) is not layer.nodes[0]:
         return False
     defaults = {"mode": "constant", "value": None}
     given, rank = named(node, ("input", "pad", *defaults), defaults), len(layer.padding)
@@ -276,18 +293,23 @@ def _are_weights(*nodes: Any) -> bool:
 
 def _follows(layer: Layer, node: Node) -> bool:
     """Whether the layer can compute `node`, which uses its result; it then is part of it."""
-    if layer.activation is not None or not is_like(layer.result, node):
-        return False
     is_first = bool(node.args) and node.args[0] is layer.result
+    if not is_like(layer.result, node):
+        return False
+    if is_first and node.target is functional.dropout:
+        given = named(node, ("input", "p", "training", "inplace"), {"training": True})
+        return given is not None and given["training"] is False
+    return layer.activation is None and _ends(layer, node, is_first)
+
+
+def _ends(layer: Layer, node: Node, is_first: bool) -> bool:
+    """Whether the epilogue of a layer can compute `node`, which is then part of it."""
     if node.target in SUMS:
         return layer.residual is None and _adds(layer, node, is_first)
     if not is_first or node.op not in ("call_function", "call_method"):
         return False
     if node.target is functional.batch_norm:
-        return _norms(layer, node)
-    if node.target is functional.dropout:
-        given = named(node, ("input", "p", "training", "inplace"), {"training": True})
-        return given is not None and given["training"] is False
+        return not layer.is_linear and _norms(layer, node)
     layer.activation = activations.of_call(node.target, node.args[1:], node.kwargs)
     return layer.activation is not None
 

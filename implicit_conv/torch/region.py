@@ -65,6 +65,7 @@ class RegionFunction:
         self.__name__, self._theirs, self._measures = name, theirs, measures
         images, weights = region.images, region.weights
         self._images, self._kind = len(images), repr(region)
+        self._form = _signal if region.layers[0].is_linear else _itself
         numbers = {node: number for number, node in enumerate(images)}
         self._elements = list[tuple[Element, list[int], list[int | None]]]()
         for each in region.elements:
@@ -172,10 +173,14 @@ class RegionFunction:
         # Also where images come and go in another order: programs with channels first took 1.05 to
         # 1.22 times as long for ResNet-50, MobileNetV2, RegNetY-4.0GF and EfficientNet-B0 (Intel
         # Xeon, one thread, 2026-11), and by estimates they could not be told apart.
-        last = len(self._elements) > 1 or (
-            y.dim() > 3 and y.is_contiguous(memory_format=CHANNELS_LAST[y.dim() - 4])
+        shape, strides = self._form(y)
+        rank = len(shape)
+        last = (
+            self._form is _signal
+            or len(self._elements) > 1
+            or (rank > 3 and y.is_contiguous(memory_format=CHANNELS_LAST[rank - 4]))
         )
-        views = [View(t.shape, t.stride(), t.element_size(), "NC", last) for t in images]
+        views = [View(*self._form(t), t.element_size(), "NC", last) for t in images]
         dtype = numpy_dtype(DTYPES[y.dtype])
         for view in views:
             pipeline.read(view.planned_shape, dtype, view.planned_strides)
@@ -184,21 +189,22 @@ class RegionFunction:
             inputs = [views[each] for each in read]
             if isinstance(element, Layer):
                 convolution = self._convolution(element, inputs[0], own, weights, state, last)
-                shape = _shape(convolution.plan, element, last)
-                if any(each.shape != shape for each in inputs[1:]):
+                own_shape = _shape(convolution.plan, element, last)
+                if any(each.shape != own_shape for each in inputs[1:]):
                     raise PlanError("the residual has another shape than the sum")
                 plans.append(convolution.plan)
                 held.append(convolution.w)
                 operation: Operation = convolution
             else:
-                shape, operation = element.operation([each.shape for each in inputs])
-            strides = y.stride() if number == len(self._elements) else _strides(shape, last)
-            views.append(view := View(shape, strides, y.element_size(), "NC", last))
+                own_shape, operation = element.operation([each.shape for each in inputs])
+            is_last = number == len(self._elements)
+            own_strides = strides if is_last else _strides(own_shape, last)
+            views.append(view := View(own_shape, own_strides, y.element_size(), "NC", last))
             pipeline.add(Part(operation, read, view.planned_shape, view.planned_strides, dtype))
         dtypes = {DTYPES.get(each.dtype) for each in images} | {p.problem.dtype for p in plans}
-        if views[-1].shape != tuple(y.shape) or dtypes != {DTYPES[y.dtype]}:
+        if views[-1].shape != shape or dtypes != {DTYPES[y.dtype]}:
             raise PlanError("torch promotes the result")
-        return BoundProgram(pipeline.program(), views[-1].shape, y.stride(), held), plans
+        return BoundProgram(pipeline.program(), tuple(y.shape), y.stride(), held), plans
 
     def _convolution(
         self, layer: Layer, x: View, own: Any, weights: Any, state: WeightState, last: bool
@@ -206,10 +212,37 @@ class RegionFunction:
         """The convolution of a layer on images such as x, with these of the weights."""
         w: Any
         w, bias, *norm = (None if each is None else weights[each] for each in own)
+        w = w.unsqueeze(-1) if layer.is_linear else w
         layer.window.check(w.new_empty(1).expand(x.shape), w)
         plan, of_w = _plan(x, w, layer, last)
         filters = _filters(plan, of_w, w, own[0], state)
         return Convolution(plan, filters, *_epilogue(bias, norm, layer.eps))
+
+
+def _itself(tensor: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The shape and strides of an image."""
+    return tuple(tensor.shape), tensor.stride()
+
+
+def _signal(tensor: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The shape and strides of a signal whose pixels are all axes of a tensor but the last one.
+
+    Raises
+    ------
+    PlanError
+        Their distances in memory differ.
+    """
+    *extents, channels = tensor.shape
+    *steps, step = tensor.stride()
+    size, pixel = 1, channels
+    for extent, stride in zip(reversed(extents), reversed(steps), strict=True):
+        if extent == 1:
+            continue
+        if size > 1 and stride != size * pixel:
+            raise PlanError("the pixels of a linear layer have several distances in memory")
+        pixel = pixel if size > 1 else stride
+        size *= extent
+    return (1, channels, size), (size * pixel, step, pixel)
 
 
 def is_watched() -> bool:

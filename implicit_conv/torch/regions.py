@@ -1,4 +1,5 @@
 """Regions of a graph: layers that one program computes, and channelwise operators between them.
+Linear layers have regions of their own.
 
 A program has one result, and reads up to three images. So layers are together that no other way
 through the graph leaves and comes back to, and whose results only the last one's reader sees.
@@ -6,6 +7,7 @@ through the graph leaves and comes back to, and whose results only the last one'
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -13,10 +15,13 @@ from typing import TypeAlias
 from torch.fx import Graph, Node
 
 from implicit_conv.torch.channelwise import Channelwise, Join, channelwise
-from implicit_conv.torch.layers import Layer, layers, written
+from implicit_conv.torch.layers import Layer, layers, value_of, written
 
 Element: TypeAlias = "Layer | Channelwise"
 MOST_IMAGES = 3  # that a program has places for
+# Linear layers of torch take 1.1 to 1.2 times as long, and our call some 15 us in Python (AMD Zen
+# 4, 2026-11). Packed filters are copies of all weights, for which large models have no memory.
+LINEAR_FLOPS, LINEAR_BYTES = 1 << 24, 1 << 30
 
 
 @dataclass(repr=False)
@@ -65,11 +70,28 @@ class Region:
 
 def regions(graph: Graph, precision: str) -> Iterator[Region]:
     """The regions of a graph."""
-    is_written, place = written(graph), {node: n for n, node in enumerate(graph.nodes)}
-    found: list[Element] = [*layers(graph, precision)]
+    place = {node: n for n, node in enumerate(graph.nodes)}
+    found = layers(graph, precision)
     taken = {node for each in found for node in each.nodes}
-    found += (each for each in channelwise(graph) if each.result not in taken)
-    found.sort(key=lambda each: place[each.result])
+    of_images: list[Element] = [each for each in found if not each.is_linear]
+    of_images += (each for each in channelwise(graph) if each.result not in taken)
+    of_images.sort(key=lambda each: place[each.result])
+    yield from _of_elements(graph, of_images)
+    linear = [each for each in found if each.is_linear]
+    if sum(value_of(node).nbytes for node in {each.w for each in linear}) <= LINEAR_BYTES:
+        yield from filter(_is_large, _of_elements(graph, [*linear]))
+
+
+def _is_large(region: Region) -> bool:
+    """Whether linear layers save more than a call costs, or their sizes are not known yet."""
+    sizes = [(*value_of(each.result).shape, value_of(each.w).shape[1]) for each in region.layers]
+    known = all({*map(type, each)} == {int} for each in sizes)
+    return not known or 2 * sum(map(math.prod, sizes)) >= LINEAR_FLOPS
+
+
+def _of_elements(graph: Graph, found: list[Element]) -> Iterator[Region]:
+    """The regions of elements of one kind, which are in the order of the graph."""
+    is_written, place = written(graph), {node: n for n, node in enumerate(graph.nodes)}
     levels = _levels(graph, found)
     of_level: dict[int, list[Element]] = {}
     for each in found:
