@@ -1,18 +1,20 @@
 """Emit sigmoid, silu, tanh and gelu of float32 vectors, each with one exponential and one division.
 
     e^z = 2^n (1 + q(r)),   n = round(z / ln 2),   r = z - n ln 2
-    sigmoid(x) = e^x / (1 + e^x) where x < 0, else 1 / (1 + e^-x);   silu(x) = x sigmoid(x)
+    sigmoid(x) = 1 / (1 + e^-x);   silu(x) = x / (1 + e^-x)
     tanh(x) = -sign(x) m / (m + 2),   m = e^(-2 |x|) - 1
     gelu(x) = max(x, 0) - |x| e^(-x^2 / 2) M(|x|),   M(a) = e^(a^2 / 2) erfc(a / sqrt 2) / 2
 
-Exponents are never above zero, so nothing overflows. The factor 2^n is multiplied in last, so a
-subnormal result is rounded once, there. r is computed as by Cody and Waite, with ln 2 in two parts.
-q(r) = r + r^2 EXPM1(r) and M = MILLS_TOP / MILLS_BOTTOM were fitted for this project, to minimise
-the largest relative error on |r| <= ln 2 / 2 and 0 <= a <= 14.6, by weighted least squares against
-40 digits at 2000 and 3000 points; weights were multiplied by the errors until the errors were
-level. With coefficients rounded to float32 (for M after a search for a common factor that makes
-this harmless) the error of q is 0.04 and that of M 0.15 units of 2^-24. The errors stated below are
-the largest over every float32 of either sign from 2^-8 to 130.
+1 + e^-x is computed as a product with a small power of two, by which the quotient is multiplied
+last, and other exponents are never above zero: nothing overflows, and a subnormal result is rounded
+once, there. r is computed as by Cody and Waite, with ln 2 in two parts. q(r) = r + r^2 EXPM1(r) and
+M = MILLS_TOP / MILLS_BOTTOM were fitted for this project, to minimise the largest relative error on
+|r| <= ln 2 / 2 and 0 <= a <= 14.6, by weighted least squares against 40 digits at 2000 and 3000
+points; weights were multiplied by the errors until the errors were level. q(r) = r + r^2 EXP(r) has
+the same for 1 + q, for which a coefficient less is enough. With coefficients rounded to float32
+(for M after a search for a common factor that makes this harmless) the errors of q, 1 + q and M are
+0.04, 0.06 and 0.15 units of 2^-24. The errors stated below are the largest over every float32 of
+either sign from 2^-8 to 130.
 """
 
 from __future__ import annotations
@@ -25,23 +27,28 @@ from implicit_conv.kernels.cpu.emit.vector import Emitter, Value
 LN2 = 355 / 512, -2.1219444e-4  # two parts of ln 2; n times the first is exact without an FMA too
 SHIFT = 1.5 * 2**23  # added to a float32, it leaves an integer in the last bits of the sum
 EXPM1 = 0.5, 0.16666666, 0.04166636, 0.00833339, 0.0013940668, 0.00019845882  # of r^0, r^1, ...
+EXP = 0.49999994, 0.16666521, 0.04166839, 0.008368717, 0.0013814598
 MILLS_TOP = 0.64660203, 0.5670672, 0.23715508, 0.052612748, 0.0053330003  # of a^0, a^1, ...
 MILLS_BOTTOM = 1.2932041, 2.1659625, 1.55589, 0.60763526, 0.13188885, 0.013367697  # of a^0, ...
 SIGN = 0x80000000  # the sign bit of a float32
 FAR = 64  # 2^(n + FAR) is normal for every n; the product with 2^-FAR rounds subnormals once
-SMALLEST = -112.0  # x e^x is below half the smallest float32 from here on
+SMALLEST = -110.0  # x e^x is below half the smallest float32 from here on
+SMALL = 2.0**-32  # its product with e^110 is a float32
+ONE = 30.0  # 1 + e^-30 is 1
 TANH_ONE = -40.0  # tanh(20) is 1
 GELU_END = 14.5  # a e^(-a^2 / 2) M(a) is below half the smallest float32 from here on
 
 
 def sigmoid(e: Emitter, x: Value) -> Value:
     """1 / (1 + e^-x), with an error of at most 2.4 units in the last place."""
-    return _share(e, x, lambda q, _: e.builder.fadd(q, e.constant(1)), e.constant(1))
+    return _share(e, e.constant(1), e.at_least(x, e.constant(SMALLEST)))
 
 
 def silu(e: Emitter, x: Value) -> Value:
-    """x sigmoid(x), with an error of at most 3 units in the last place."""
-    return _share(e, x, lambda q, z: e.multiply_add(z, q, z), x)
+    """x / (1 + e^-x), with an error of at most 3 units in the last place."""
+    z = e.at_least(x, e.constant(SMALLEST))
+    large = e.builder.fcmp_ordered(">", x, e.constant(ONE))  # of which the quotient may overflow
+    return e.builder.select(large, x, _share(e, z, z))
 
 
 def tanh(e: Emitter, x: Value) -> Value:
@@ -80,21 +87,22 @@ def gelu(e: Emitter, x: Value) -> Value:
     return e.multiply_add(part, e.constant(-(2.0**-FAR)), above)
 
 
-def _share(e: Emitter, x: Value, below: Callable[..., Value], above: Value) -> Value:
-    """2^n below(q, -|x|) where x < 0, else `above`, divided by 1 + e^-|x| = 1 + 2^n (1 + q)."""
-    builder = e.builder
-    z = e.at_least(_minus_size(e, x), e.constant(SMALLEST))
-    q, n = _expm1(e, z)
-    power, back = _power_of_two(e, n, FAR), e.constant(2.0**-FAR)
-    whole = e.multiply_add(e.multiply_add(q, power, power), back, e.constant(1))
-    negative = builder.fcmp_ordered("<", x, e.constant(0))
-    quotient = builder.fdiv(builder.select(negative, below(q, z), above), whole)
-    small = builder.fmul(builder.fmul(quotient, power), back)
-    return builder.select(negative, small, quotient)
+def _share(e: Emitter, part: Value, x: Value) -> Value:
+    """part / (1 + e^-x) = part / (1 + 2^n (1 + q)), for x from SMALLEST on."""
+    builder, small = e.builder, e.constant(SMALL)
+    q, n = _expm1(e, builder.fneg(e.at_most(x, e.constant(ONE))), coefficients=EXP)
+    power = _power_of_two(e, n, round(math.log2(SMALL)))
+    whole = builder.fadd(e.multiply_add(q, power, power), small)
+    return builder.fmul(builder.fdiv(part, whole), small)
 
 
-def _expm1(e: Emitter, z: Value, tail: Value | None = None) -> tuple[Value, Value]:
-    """(q, n) of e^(z + tail) = 2^n (1 + q), for -200 < z <= 0; `tail` is much smaller than z."""
+def _expm1(
+    e: Emitter,
+    z: Value,
+    tail: Value | None = None,
+    coefficients: Sequence[float] = EXPM1,
+) -> tuple[Value, Value]:
+    """(q, n) of e^(z + tail) = 2^n (1 + q), for |z| < 200; `tail` is much smaller than z."""
     builder = e.builder
     shift = e.constant(SHIFT)
     whole = z if tail is None else builder.fadd(z, tail)
@@ -104,7 +112,7 @@ def _expm1(e: Emitter, z: Value, tail: Value | None = None) -> tuple[Value, Valu
     if tail is not None:
         r = builder.fadd(r, tail)
     r = e.multiply_add(n, e.constant(-LN2[1]), r)
-    q = e.multiply_add(builder.fmul(r, r), _polynomial(e, EXPM1, r), r)
+    q = e.multiply_add(builder.fmul(r, r), _polynomial(e, coefficients, r), r)
     return q, builder.sub(_bits(e, shifted), _bits(e, shift))
 
 
