@@ -575,7 +575,7 @@ def test_weights_without_versions_come_later():
             assert torch.allclose(compiled(x), model(x), atol=1e-4)
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")
 def test_forward_gradients_are_torchs():
     model, x = randomize(Residual()), torch.randn(2, 16, 9, 8)
     compiled = torch.compile(model, backend=Graphs())

@@ -355,7 +355,7 @@ class Names(torch.overrides.TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")
 def test_function_modes_see_no_call_of_ours(seen):
     script = torch.jit.script(torch.nn.Conv2d(4, 4, 3))
     mode = Names()

@@ -8,8 +8,12 @@ torch = pytest.importorskip("torch", minversion="2.13", reason="pip install '.[t
 import implicit_conv.torch as door  # noqa: E402
 from implicit_conv.torch.op import ConvolutionPass, convolution  # noqa: E402
 
-# Inductor's own imports warn of what torch will remove.
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+# Inductor's own imports warn of what torch will remove, and torch 2.14's checks of an operator read
+# gradients of results.
+pytestmark = pytest.mark.filterwarnings(
+    *("ignore::DeprecationWarning", "ignore::FutureWarning"),
+    "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning",
+)
 FORWARD = torch.ops.implicit_conv.convolution.default
 BACKWARD = torch.ops.implicit_conv.convolution_backward.default
 CASES = {  # x, w, bias, sizes after them

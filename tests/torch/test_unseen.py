@@ -69,7 +69,7 @@ class Names(torch.overrides.TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")
 def test_function_modes_see_what_they_see_without_us(ours):
     """A script calls operators beneath the mode, where Python would have left it."""
     script = torch.jit.script(torch.nn.Conv2d(16, 8, 3))
