@@ -18,6 +18,7 @@ from torch.fx import Graph, GraphModule, Node
 from implicit_conv.errors import PlanError
 from implicit_conv.problem.options import PRECISIONS
 from implicit_conv.problem.parse import choice
+from implicit_conv.torch.formats import put_channels_last
 from implicit_conv.torch.layers import convolution, is_convolution
 from implicit_conv.torch.op import ConvolutionPass
 from implicit_conv.torch.op import convolution as ours
@@ -145,14 +146,19 @@ def _with_gradients(graph: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
     """The graph as AOTAutograd splits it into a forward and a backward one."""
     from torch._dynamo.backends.common import aot_autograd
     from torch._dynamo.backends.debugging import boxed_nop
+    from torch._functorch.partitioners import default_partition
 
     def compiled(graph: Any, inputs: Any) -> Any:
         ConvolutionPass()(graph.graph)
         _copy_for_norms(graph.graph)
         return boxed_nop(graph, inputs)  # which frees each image after its last use
 
+    def split(joint: Any, *given: Any, **options: Any) -> Any:
+        put_channels_last(joint.graph)
+        return default_partition(joint, *given, **options)
+
     compilers = {"fw_compiler": compiled, "bw_compiler": compiled}
-    made: Callable[..., Any] = aot_autograd(**compilers)(graph, inputs)
+    made: Callable[..., Any] = aot_autograd(**compilers, partition_fn=split)(graph, inputs)
     return made
 
 
