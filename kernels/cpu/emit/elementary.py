@@ -20,7 +20,7 @@ either sign from 2^-8 to 130.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from implicit_conv.kernels.cpu.emit.vector import Emitter, Value
 
