@@ -1,5 +1,6 @@
 """Operators of a graph of Dynamo that compute each channel by itself, and stand between layers:
-means, pooling, products with a gate of one pixel, images that are joined or enlarged.
+means, pooling, products with a gate of one pixel, images that are joined, enlarged or shuffled.
+Images are those of one to three axes of pixels.
 """
 
 from __future__ import annotations
@@ -14,20 +15,43 @@ from torch.fx import Graph, Node
 from torch.nn import functional
 
 from implicit_conv.errors import PlanError
-from implicit_conv.operators.operations import Enlarged, Joined, Operation, Product, Sum, Windows
+from implicit_conv.operators.operations import (
+    Enlarged,
+    Joined,
+    Operation,
+    Product,
+    Shuffled,
+    Sum,
+    Windows,
+)
 from implicit_conv.torch.layers import is_like, named, sizes_of, value_of
 from implicit_conv.torch.tensors import DTYPES
 
 Shape: TypeAlias = tuple[int, ...]
 POOL_NAMES = "input", "kernel_size", "stride", "padding"
-MAXIMA = functional.max_pool2d, torch.max_pool2d
+MAXIMA = {  # functions, and the numbers of their axes
+    functional.max_pool1d: 1,
+    functional.max_pool2d: 2,
+    functional.max_pool3d: 3,
+    torch.max_pool1d: 1,
+    torch.max_pool2d: 2,
+    torch.max_pool3d: 3,
+}
+AVERAGES = {torch.avg_pool1d: 1, torch._C._nn.avg_pool2d: 2, torch._C._nn.avg_pool3d: 3}
 MAXIMUM_DEFAULTS = {"dilation": 1, "ceil_mode": False, "return_indices": False}
 AVERAGE_DEFAULTS = {"ceil_mode": False, "count_include_pad": True, "divisor_override": None}
-ADAPTIVE = functional.adaptive_avg_pool2d, torch._C._nn.adaptive_avg_pool2d
+ADAPTIVE = {
+    torch.adaptive_avg_pool1d: 1,
+    functional.adaptive_avg_pool2d: 2,
+    functional.adaptive_avg_pool3d: 3,
+    torch._C._nn.adaptive_avg_pool2d: 2,
+    torch._C._nn.adaptive_avg_pool3d: 3,
+}
 MEANS = torch.mean, "mean"
 PRODUCTS = operator.mul, torch.mul, "mul"
 SUMS = operator.add, torch.add, "add"
 JOINTS = torch.cat, torch.concat, torch.concatenate
+SHUFFLES = {torch.pixel_shuffle: "upscale_factor", torch.pixel_unshuffle: "downscale_factor"}
 SIZE_NAMES = "input", "size", "scale_factor", "mode"
 NEAREST = {"mode": "nearest", "size": None, "scale_factor": None, "antialias": False}
 UNSET = {"align_corners": None, "recompute_scale_factor": None}  # for whole factors without a use
@@ -119,7 +143,7 @@ class Channelwise:
 
 @dataclass(repr=False)
 class Pool(Channelwise):
-    """Means of windows, or their maxima if `largest`, which the windows of two `axes` make. A
+    """Means of windows, or their maxima if `largest`, which the windows of all `axes` make. A
     divisor of other than 0 takes the place of the counts of pixels.
     """
 
@@ -138,13 +162,12 @@ class Pool(Channelwise):
         if not all(tables):
             raise PlanError("the result is empty")
         if self.divisor:
-            counts = self.divisor, 1
+            counts = self.divisor, *[1] * (len(tables) - 1)
             tables = [
                 [(begin, size, count) for begin, size, _ in table]
                 for table, count in zip(tables, counts, strict=True)
             ]
-        rows, columns = tables
-        return (n, channels, len(rows), len(columns)), Windows(rows, columns, self.largest)
+        return (n, channels, *map(len, tables)), Windows(tables, self.largest)
 
 
 class Gated(Channelwise):
@@ -153,7 +176,7 @@ class Gated(Channelwise):
     def operation(self, shapes: Sequence[Shape]) -> tuple[Shape, Operation]:
         """See `Channelwise`."""
         shape, gate = shapes
-        if gate != (*shape[:2], 1, 1):
+        if gate != _gate(shape):
             raise PlanError("a factor of an image is no gate of one pixel")
         return shape, Product()
 
@@ -181,9 +204,9 @@ class Join(Channelwise):
 
 @dataclass(repr=False)
 class Enlargement(Channelwise):
-    """Each pixel several times along rows and columns."""
+    """Each pixel several times along each axis."""
 
-    factors: tuple[int, int]
+    factors: tuple[int, ...]
 
     def __repr__(self) -> str:
         """See `Channelwise`."""
@@ -191,14 +214,37 @@ class Enlargement(Channelwise):
 
     def operation(self, shapes: Sequence[Shape]) -> tuple[Shape, Operation]:
         """See `Channelwise`."""
-        ((n, channels, height, width),) = shapes
-        rows, columns = self.factors
-        return (n, channels, height * rows, width * columns), Enlarged(rows, columns)
+        ((n, channels, *extents),) = shapes
+        sizes = [size * factor for size, factor in zip(extents, self.factors, strict=True)]
+        return (n, channels, *sizes), Enlarged(self.factors)
+
+
+@dataclass(repr=False)
+class Shuffle(Channelwise):
+    """Groups of channels as pixels of a square with sides of `factor`, or pixels of such squares as
+    channels if it `gathers` them.
+    """
+
+    factor: int
+    gathers: bool
+
+    def __repr__(self) -> str:
+        """See `Channelwise`."""
+        return f"Shuffle {self.factor} {self.gathers}"
+
+    def operation(self, shapes: Sequence[Shape]) -> tuple[Shape, Operation]:
+        """See `Channelwise`."""
+        ((n, channels, height, width),), side = shapes, self.factor
+        if self.gathers:
+            shape = n, channels * side**2, height // side, width // side
+        else:
+            shape = n, channels // side**2, height * side, width * side
+        return shape, Shuffled(side, self.gathers)
 
 
 def channelwise(graph: Graph) -> list[Channelwise]:
     """Those of a graph, in its order."""
-    kinds = _pool, _mean, _product, _sum, _join, _enlargement
+    kinds = _pool, _mean, _product, _sum, _join, _enlargement, _shuffle
     found = (of(node) for node in graph.nodes if _is_image(node) for of in kinds)
     return [each for each in found if each is not None and _are_alike(each)]
 
@@ -209,44 +255,57 @@ def _is_image(node: Any) -> bool:
     return (
         isinstance(value, torch.Tensor)
         and value.dtype in DTYPES
-        and value.dim() == 4
+        and value.dim() in (3, 4, 5)
         and (value.device.type, value.layout) == ("cpu", torch.strided)
     )
 
 
 def _are_alike(found: Channelwise) -> bool:
-    """Whether an operator reads images of the dtype of its result."""
-    dtype = value_of(found.result).dtype
-    return all(_is_image(each) and value_of(each).dtype == dtype for each in found.images)
+    """Whether an operator reads images of the dtype of its result, and with its axes."""
+    y = value_of(found.result)
+    values = [value_of(each) for each in found.images if _is_image(each)]
+    alike = all((x.dtype, x.dim()) == (y.dtype, y.dim()) for x in values)
+    return alike and len(values) == len(found.images)
+
+
+def _rank(node: Node) -> int:
+    """The number of the axes of pixels."""
+    return int(value_of(node).dim()) - 2
+
+
+def _gate(shape: Sequence[Any]) -> tuple[Any, ...]:
+    """The shape of a gate of images of this one."""
+    return (*shape[:2], *[1] * (len(shape) - 2))
 
 
 def _pool(node: Node) -> Pool | None:
     """A maximum or a mean of windows of one size, or of windows that cover an image evenly."""
-    if node.target in ADAPTIVE:
+    rank, largest = _rank(node), node.target in MAXIMA
+    if ADAPTIVE.get(node.target) == rank:
         given = named(node, ("input", "output_size"), {})
-        counts = sizes_of(given["output_size"], 2) if given else None
+        counts = sizes_of(given["output_size"], rank) if given else None
         if given is None or counts is None or min(counts) < 1:
             return None
-        return Pool(node, [given["input"]], (Even(counts[0]), Even(counts[1])))
-    largest = node.target in MAXIMA
-    if not largest and node.target is not torch._C._nn.avg_pool2d:
+        return Pool(node, [given["input"]], [*map(Even, counts)])
+    if (MAXIMA if largest else AVERAGES).get(node.target) != rank:
         return None
     defaults = MAXIMUM_DEFAULTS if largest else AVERAGE_DEFAULTS
     given = named(node, (*POOL_NAMES, *defaults), {"stride": None, "padding": 0, **defaults})
     if (
         given is None
         or given.get("return_indices")
-        or sizes_of(given.get("dilation", 1), 2) != (1, 1)
+        or sizes_of(given.get("dilation", 1), rank) != (1,) * rank
     ):
         return None
     stride = given["stride"] or given["kernel_size"]
-    every: Any = [sizes_of(each, 2) for each in (given["kernel_size"], stride, given["padding"])]
+    sizes = given["kernel_size"], stride, given["padding"]
+    every: Any = [sizes_of(each, rank) for each in sizes]
     divisor = given.get("divisor_override") or 0
     ceil, counts_padding = given["ceil_mode"], given.get("count_include_pad", False)
     if None in every or type(divisor) is not int or {type(ceil), type(counts_padding)} != {bool}:
         return None
     words = {"ceil": ceil, "counts_padding": counts_padding}
-    axes = [Strided(*sizes, **words) for sizes in zip(*every, strict=True)]
+    axes = [Strided(*each, **words) for each in zip(*every, strict=True)]
     return Pool(node, [given["input"]], axes, largest, divisor)
 
 
@@ -255,10 +314,12 @@ def _mean(node: Node) -> Pool | None:
     if node.target not in MEANS:
         return None
     given = named(node, ("input", "dim", "keepdim"), {"dim": None, "keepdim": False})
-    if given is None or not isinstance(given["dim"], (tuple, list)):
+    axes, rank = () if given is None else given["dim"], _rank(node)
+    axes = axes if isinstance(axes, (tuple, list)) else [axes]
+    pixels = sorted(axis % (rank + 2) for axis in axes if type(axis) is int)
+    if given is None or pixels != [*range(2, rank + 2)]:
         return None
-    axes = sorted(axis % 4 for axis in given["dim"] if type(axis) is int)
-    return Pool(node, [given["input"]], (Even(1), Even(1))) if axes == [2, 3] else None
+    return Pool(node, [given["input"]], [Even(1)] * rank)
 
 
 def _product(node: Node) -> Gated | None:
@@ -268,7 +329,7 @@ def _product(node: Node) -> Gated | None:
     for x, gate in (node.args, node.args[::-1]):
         if x is not gate and _is_image(x) and _is_image(gate) and is_like(x, node):
             sizes = [*map(str, value_of(gate).shape)]
-            if sizes == [*map(str, value_of(x).shape[:2]), "1", "1"]:
+            if sizes == [*map(str, _gate(value_of(x).shape))]:
                 return Gated(node, [x, gate])
     return None
 
@@ -296,13 +357,24 @@ def _enlargement(node: Node) -> Enlargement | None:
     given = named(node, (*SIZE_NAMES, *UNSET), {**NEAREST, **UNSET})
     if given is None or given["mode"] not in ("nearest", "nearest-exact") or given["antialias"]:
         return None
-    factors = given["scale_factor"]
+    factors, rank = given["scale_factor"], _rank(node)
     if factors is None:
-        sizes, extents = sizes_of(given["size"], 2), value_of(given["input"]).shape[2:]
+        sizes, extents = sizes_of(given["size"], rank), value_of(given["input"]).shape[2:]
         if sizes is None or {*map(type, extents)} != {int}:
             return None
         factors = [size / extent for size, extent in zip(sizes, extents, strict=True)]
-    both = tuple(factors) if isinstance(factors, (tuple, list)) else (factors, factors)
-    if len(both) != 2 or not all(each in FACTORS for each in both):
+    every = tuple(factors) if isinstance(factors, (tuple, list)) else (factors,) * rank
+    if len(every) != rank or not all(each in FACTORS for each in every):
         return None
-    return Enlargement(node, [given["input"]], (int(both[0]), int(both[1])))
+    return Enlargement(node, [given["input"]], tuple(map(int, every)))
+
+
+def _shuffle(node: Node) -> Shuffle | None:
+    """Channels as pixels, or pixels as channels."""
+    if node.target not in SHUFFLES or _rank(node) != 2:
+        return None
+    name = SHUFFLES[node.target]
+    given = named(node, ("input", name), {})
+    if given is None or given[name] not in FACTORS:
+        return None
+    return Shuffle(node, [given["input"]], given[name], node.target is torch.pixel_unshuffle)
