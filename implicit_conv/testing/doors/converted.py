@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 from implicit_conv import config
 from implicit_conv.testing import Array
@@ -26,7 +27,10 @@ SUMS = ("none", "after", "before", "in place", "mean", "twice", "written")
 # What is computed next, of the layer's sums y: no part of a chain.
 NEXT = ("nothing", "half", "twice less one", "plus a number")
 # What is computed first, of the layer's input.
-BETWEEN = "nothing", "nothing", "maximum", "mean", "gate"
+BETWEEN = (
+    *("nothing", "maximum", "mean", "means", "gate"),
+    *("diamond", "joined", "enlarged", "parts", "shuffled"),
+)
 FORMS = ("plain", "plain", "channels last", "negated")  # of the input
 ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {  # modules of torch.nn and their arguments
     "none": ("Identity", {}),
@@ -53,7 +57,11 @@ CHANGES = (
 
 MADE, TOGETHER, LEFT = "made", "in one program", "left to torch"
 KINDS = (*map(calls, TIMES), *dict.fromkeys(CHANGES[1:]))
-WAYS = MADE, TOGETHER, LEFT
+ELEMENTS = "Pool", "Gated", "Added", "Join", "Enlargement"  # of programs, besides layers
+WAYS = (
+    *(MADE, TOGETHER, LEFT, "Shuffle in 2d"),
+    *(f"{element} in {rank}d" for element in ELEMENTS for rank in (1, 2, 3)),
+)
 
 
 @dataclass(frozen=True)
@@ -84,9 +92,11 @@ class Layer:
     shares: bool
     between: str = "nothing"
 
-    def made(self, rank: int, channels: int) -> Any:
+    def made(self, rank: int, channels: int, dtype: str) -> Any:
         """The modules: the convolution, the norm, the activation, and what is between."""
         from torch import nn
+
+        from implicit_conv.testing.doors.blocks import block
 
         kind = f"Conv{'Transpose' * self.transposed}{rank}d"
         conv = getattr(nn, kind)(
@@ -94,21 +104,13 @@ class Layer:
         )
         norm = getattr(nn, f"BatchNorm{rank}d")(channels) if self.norm else nn.Identity()
         name, options = ACTIVATIONS[self.activation]
-        squeeze = getattr(nn, f"AdaptiveAvgPool{rank}d")(1)
-        between = {  # torch pools neither signals that a flag negates, nor volumes of 16 bits
-            "nothing": nn.Identity(),
-            "maximum": nn.MaxPool2d(3, 1, 1) if rank == 2 else nn.Identity(),
-            "mean": nn.AvgPool2d(3, 1, 1) if rank == 2 else nn.Identity(),
-            "gate": nn.Sequential(
-                squeeze, getattr(nn, f"Conv{rank}d")(channels, channels, 1), nn.Sigmoid()
-            ),
-        }
-        return nn.ModuleList([conv, norm, getattr(nn, name)(**options), between[self.between]])
+        between = block(self.between, rank, channels, dtype)
+        return nn.ModuleList([conv, norm, getattr(nn, name)(**options), between])
 
     def compute(self, modules: Any, x: Any) -> Any:
         """The layer's result for x."""
         conv, norm, activation, between = modules
-        x = x * between(x) if self.between == "gate" else between(x)
+        x = between(x)
         y = norm(conv(x))
         if self.total == "after":
             y = y + x
@@ -208,7 +210,7 @@ class Program:
         torch._dynamo.reset()  # it holds what it has compiled
         door.convert(model, choose="always")
         with (
-            counted(watch, RegionFunction, "_program", f"converted: {MADE}"),
+            _elements_counted(watch, self.rank),
             counted(watch, BoundProgram, "run", f"converted: {TOGETHER}"),
             counted(watch, RegionFunction, "_by_torch", f"converted: {LEFT}"),
         ):
@@ -248,6 +250,22 @@ class Program:
             check_close(_array(expected), _array(result), EPS[self.dtype] * most)
 
 
+def _elements_counted(watch: Watch, rank: int) -> Any:
+    """A patch that counts the programs that are made, and what they have between layers."""
+    from implicit_conv.torch.region import RegionFunction
+
+    own = RegionFunction._program
+
+    def function(region: Any, *arguments: Any) -> Any:
+        found = own(region, *arguments)
+        names = {type(element).__name__ for element, *_ in region._elements}
+        ways = (f"converted: {name} in {rank}d" for name in names - {"Layer"})
+        watch.taken.update([f"converted: {MADE}", *ways])
+        return found
+
+    return mock.patch.object(RegionFunction, "_program", function)
+
+
 def _network(program: Program) -> Any:
     """A module whose forward returns the results of all layers."""
     from torch import nn
@@ -260,7 +278,7 @@ def _network(program: Program) -> Any:
             self.parts = nn.ModuleList()
             for layer in program.layers:
                 shared = layer.shares and len(self.parts) > 0
-                made = layer.made(program.rank, program.channels)
+                made = layer.made(program.rank, program.channels, program.dtype)
                 self.parts.append(self.parts[-1] if shared else made)
 
         def forward(self, x: Any) -> Any:
@@ -366,6 +384,7 @@ def _array(tensor: Any) -> Array:
 
 def draw(dice: Dice) -> Program:
     """A few layers, and a few changes."""
+    rank = dice.pick(1, 2, 2, 3)
     layers = tuple(
         Layer(
             dice.pick(1, 3, 3, 5),
@@ -376,15 +395,16 @@ def draw(dice: Dice) -> Program:
             dice.pick("nothing", *NEXT),
             dice.pick(*ACTIVATIONS),
             dice.happens(6),
-            dice.pick(*BETWEEN),
+            # torch pools no signals that a flag negates
+            "nothing" if rank == 1 and number == 0 else dice.pick(*BETWEEN),
         )
-        for _ in range(dice.number(1, 4))
+        for number in range(dice.number(1, 4))
     )
     changes = tuple(dice.pick(*CHANGES) for _ in range(dice.number(1, 4)))
     pixels, channels = dice.number(5, 12), dice.pick(8, 16)
     return Program(
         dice.pick("float32", "float32", *EPS),
-        dice.pick(1, 2, 2, 3),
+        rank,
         channels,
         pixels,
         layers,
