@@ -257,6 +257,23 @@ def test_shuffled_pixels(name, dtype):
     check(model, x.to(memory_format=torch.channels_last), [4 if name == "there and back" else 3])
 
 
+@pytest.mark.parametrize("name", SHUFFLES)
+def test_sizes_of_shuffled_images_change(name):
+    function, channels, after = SHUFFLES[name]
+    model, graphs = randomize(Between(2, function, channels, after)), Graphs()
+    compiled = torch.compile(model, backend=graphs)
+    for size in (4, 8, 12, 4, 20):
+        compare(model, compiled, torch.randn(2, 6, size, size + 4))
+        compare(model, compiled, torch.randn(1, 6, 4, size)[..., : 4 if size > 8 else size])
+    assert {*graphs.regions} <= {3, 4}
+
+
+@pytest.mark.parametrize("function", [nn.PixelShuffle(2), nn.PixelShuffle(1)])
+def test_shuffles_of_one_pixel(function):
+    after = 20 // function.upscale_factor**2
+    check(randomize(Between(2, function, 20, after)), torch.randn(3, 6, 1, 1), [3])
+
+
 @pytest.mark.parametrize("times", [1, 4, 33, 40])
 @pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("shuffles", [(2, 3), (1, 4)])
