@@ -81,8 +81,9 @@ def block(name: str, rank: int, channels: int, dtype: str) -> Any:
     if name == "shuffled" and rank == 2:
         return nn.Sequential(
             nn.PixelShuffle(2),
-            _convolution(rank, channels // 4, channels // 4, 1),
+            _convolution(rank, channels // 4, channels),
             nn.PixelUnshuffle(2),
+            _convolution(rank, 4 * channels, channels),
         )
     made = {"gate": Gate, "diamond": Diamond, "joined": Joint, "parts": Parts}.get(name)
     return nn.Identity() if made is None else made(rank, channels)
