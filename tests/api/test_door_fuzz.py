@@ -253,28 +253,46 @@ def scipys_first_call(monkeypatch):
     monkeypatch.setattr(calls, "STRICT", mock.ANY)
 
 
-def applied_twice(monkeypatch):
-    """A call behind a chain that is no activation is part of what torch computes of the chain."""
-    from implicit_conv.torch import chains
+def unseen_writes(monkeypatch):
+    """Weights at the addresses that they had count as the same, whatever was written to them."""
+    from implicit_conv.torch.weight_states import WeightState
 
-    def activates(chain, node):
-        chain.activation = chains.activations.of_call(node.target, node.args[1:], node.kwargs)
-        operands = node.args[1:]
-        chain.rest.append(
-            lambda y, _: chains._called(node.op, node.target, (y, *operands), node.kwargs)
-        )
-        return chain.activation is not None
-
-    monkeypatch.setattr(chains, "_activates", activates)
+    monkeypatch.setattr(WeightState, "holds", lambda state, versions, weights: True)
 
 
-def same_storage(monkeypatch):
-    """Weights in the memory that they had count as the same, wherever they are in it."""
-    from implicit_conv.torch import watch
+def joined_in_reverse(monkeypatch):
+    """Images are joined in the other order."""
+    from implicit_conv.operators.operations import Joined
 
+    right = Joined.steps
     monkeypatch.setattr(
-        watch, "_forms", lambda tensors: [(t.shape, t.stride(), t.dtype) for t in tensors]
+        Joined, "steps", lambda joined, images, *rest: right(joined, images[::-1], *rest)
     )
+
+
+def windows_before(monkeypatch):
+    """The windows of a pool begin one pixel before where they should."""
+    from implicit_conv.torch.channelwise import Strided
+
+    right = Strided.table
+    monkeypatch.setattr(
+        Strided,
+        "table",
+        lambda axis, extent: [(max(0, n - 1), *rest) for n, *rest in right(axis, extent)],
+    )
+
+
+def exchanged_squares(monkeypatch):
+    """Channels become the pixels of a square with its rows as columns."""
+    from implicit_conv.operators import operations
+
+    def copied(source, target):
+        if source.ndim == 6:
+            target = target.transpose(0, 1, 4, 3, 2, 5)
+        return right(source, target)
+
+    right = operations.Copied
+    monkeypatch.setattr(operations, "Copied", copied)
 
 
 def exchanged_padding(monkeypatch):
@@ -345,8 +363,10 @@ def masked_results(monkeypatch):
 
 
 PLANTS = [
-    ("converted", applied_twice, "should be"),
-    ("converted", same_storage, "should be"),
+    ("converted", unseen_writes, "should be"),
+    ("converted", joined_in_reverse, "should be"),
+    ("converted", windows_before, "should be"),
+    ("converted", exchanged_squares, "should be"),
     ("dask", unseen_masks, "DifferenceError"),
     ("dask", zeros_under_masks, "expected DTypeError"),
     ("dask", masked_results, "with a mask"),
