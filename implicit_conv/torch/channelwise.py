@@ -347,7 +347,8 @@ def _join(node: Node) -> Join | None:
     given = named(node, ("tensors", "dim"), {"dim": 0}) if node.target in JOINTS else None
     if given is None or not isinstance(given["tensors"], (tuple, list)):
         return None
-    return Join(node, [*given["tensors"]]) if given["dim"] in (1, -3) else None
+    channels = 1, -1 - _rank(node)
+    return Join(node, [*given["tensors"]]) if given["dim"] in channels else None
 
 
 def _enlargement(node: Node) -> Enlargement | None:

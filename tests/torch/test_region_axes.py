@@ -223,6 +223,8 @@ OTHERS = {
     "bilinear": (1, lambda x: functional.interpolate(x, scale_factor=2, mode="linear")),
     "bilinear volumes": (3, lambda x: functional.interpolate(x, scale_factor=2, mode="trilinear")),
     "along slices": (3, lambda x: torch.cat([x, x], 2)),
+    "along slices from behind": (3, lambda x: torch.cat([x, x], -3)),
+    "along batches": (1, lambda x: torch.cat([x, x], -3)),
     "gate of slices": (3, lambda x: x * x.mean((3, 4), keepdim=True)),
     "shuffled slices": (3, lambda x: functional.pixel_unshuffle(x[..., :6, :6], 2)),
 }
@@ -232,6 +234,12 @@ OTHERS = {
 def test_what_is_torchs(name):
     rank, function = OTHERS[name]
     check(randomize(Between(rank, function)), image(rank), [1, 1])
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_channels_from_behind(rank):
+    model = Between(rank, lambda x: torch.cat([x, x.relu()], -1 - rank), 20, 40)
+    check(randomize(model), image(rank), [4])
 
 
 SHUFFLES = {  # the channels before it, and behind

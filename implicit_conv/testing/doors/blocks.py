@@ -63,6 +63,35 @@ class Parts(nn.Module):  # type: ignore[misc]
         return torch.cat([others, few], 1)
 
 
+class Tokens(nn.Module):  # type: ignore[misc]
+    """Linear layers of the channels of each pixel, and the sum, as transformers have them."""
+
+    def __init__(self, rank: int, channels: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(channels, 24), nn.Linear(24, channels, bias=rank > 1)
+
+    def forward(self, x: Any) -> Any:
+        """The sum."""
+        x = x.movedim(1, -1).contiguous()
+        return (x + self.second(functional.gelu(self.first(x)))).movedim(-1, 1)
+
+
+class Inverted(nn.Module):  # type: ignore[misc]
+    """A block of MobileNet: more channels, a depthwise convolution, fewer channels, and the sum."""
+
+    def __init__(self, rank: int, channels: int) -> None:
+        super().__init__()
+        many = 3 * channels
+        kind = getattr(nn, f"Conv{rank}d")
+        self.more, self.fewer = kind(channels, many, 1), kind(many, channels, 1)
+        self.depthwise = kind(many, many, 3, padding=1, groups=many)
+
+    def forward(self, x: Any) -> Any:
+        """The sum."""
+        y = self.depthwise(functional.hardtanh(self.more(x), 0, 6))
+        return x + self.fewer(torch.relu(y))
+
+
 def block(name: str, rank: int, channels: int, dtype: str) -> Any:
     """The module of a name in `BETWEEN` of the door. That of "shuffled" does nothing but to images
     of two axes.
@@ -85,7 +114,8 @@ def block(name: str, rank: int, channels: int, dtype: str) -> Any:
             nn.PixelUnshuffle(2),
             _convolution(rank, 4 * channels, channels),
         )
-    made = {"gate": Gate, "diamond": Diamond, "joined": Joint, "parts": Parts}.get(name)
+    kinds = {"gate": Gate, "diamond": Diamond, "joined": Joint, "parts": Parts}
+    made = (kinds | {"tokens": Tokens, "inverted": Inverted}).get(name)
     return nn.Identity() if made is None else made(rank, channels)
 
 

@@ -7,11 +7,13 @@ its modes change.
 from __future__ import annotations
 
 import copy
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
 from implicit_conv import config
+from implicit_conv.cpu.machine.arch import CpuArch, cpu_arch
 from implicit_conv.testing import Array
 from implicit_conv.testing.doors.data import check_close, placed
 from implicit_conv.testing.doors.turns import Turns
@@ -29,8 +31,9 @@ NEXT = ("nothing", "half", "twice less one", "plus a number")
 # What is computed first, of the layer's input.
 BETWEEN = (
     *("nothing", "maximum", "mean", "means", "gate"),
-    *("diamond", "joined", "enlarged", "parts", "shuffled"),
+    *("diamond", "joined", "enlarged", "parts", "shuffled", "tokens", "inverted"),
 )
+CRAMPED = 4 << 10  # bytes of L2, so that small images are computed by strips
 FORMS = ("plain", "plain", "channels last", "negated")  # of the input
 ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {  # modules of torch.nn and their arguments
     "none": ("Identity", {}),
@@ -59,8 +62,8 @@ MADE, TOGETHER, LEFT = "made", "in one program", "left to torch"
 KINDS = (*map(calls, TIMES), *dict.fromkeys(CHANGES[1:]))
 ELEMENTS = "Pool", "Gated", "Added", "Join", "Enlargement"  # of programs, besides layers
 WAYS = (
-    *(MADE, TOGETHER, LEFT, "Shuffle in 2d"),
-    *(f"{element} in {rank}d" for element in ELEMENTS for rank in (1, 2, 3)),
+    *(MADE, TOGETHER, LEFT, "Shuffle in 2d", "strips"),
+    *(f"{element} in {rank}d" for element in (*ELEMENTS, "linear layer") for rank in (1, 2, 3)),
 )
 
 
@@ -194,6 +197,8 @@ class Program:
         import torch
 
         import implicit_conv.torch as door
+        from implicit_conv.operators import strips
+        from implicit_conv.torch import regions
         from implicit_conv.torch.region import BoundProgram, RegionFunction
 
         torch.manual_seed(self.seed)
@@ -210,6 +215,10 @@ class Program:
         torch._dynamo.reset()  # it holds what it has compiled
         door.convert(model, choose="always")
         with (
+            mock.patch.object(regions, "LINEAR_FLOPS", 0),
+            mock.patch.multiple(strips, L2_SHARE=3, MOVED_SHARE=1, FILTER_SHARE=1000),
+            _small_caches(),
+            counted(watch, strips.Strips, "steps", "converted: strips"),
             _elements_counted(watch, self.rank),
             counted(watch, BoundProgram, "run", f"converted: {TOGETHER}"),
             counted(watch, RegionFunction, "_by_torch", f"converted: {LEFT}"),
@@ -252,6 +261,15 @@ class Program:
             check_close(_array(expected), _array(result), EPS[self.dtype] * most)
 
 
+def _small_caches() -> Any:
+    """A patch by which programs are cut for a CPU with a small L2."""
+
+    def small(threads: int | None) -> CpuArch:
+        return dataclasses.replace(cpu_arch(threads), l2_bytes=CRAMPED)
+
+    return mock.patch("implicit_conv.operators.pipeline.cpu_arch", small)
+
+
 def _elements_counted(watch: Watch, rank: int) -> Any:
     """A patch that counts the programs that are made, and what they have between layers."""
     from implicit_conv.torch.region import RegionFunction
@@ -261,6 +279,8 @@ def _elements_counted(watch: Watch, rank: int) -> Any:
     def function(region: Any, *arguments: Any) -> Any:
         found = own(region, *arguments)
         names = {type(element).__name__ for element, *_ in region._elements}
+        if region._elements[0][0].weights and region._elements[0][0].is_linear:
+            names.add("linear layer")
         ways = (f"converted: {name} in {rank}d" for name in names - {"Layer"})
         watch.taken.update([f"converted: {MADE}", *ways])
         return found
