@@ -170,11 +170,11 @@ class RegionFunction:
             raise PlanError("the elements of a weight are not aligned")
         if any(each.is_neg() for each in weights):
             raise PlanError("a weight is negative only by its flag")
+        shape, strides = self._form(y)
+        rank = len(shape)
         # Also where images come and go in another order: programs with channels first took 1.05 to
         # 1.22 times as long for ResNet-50, MobileNetV2, RegNetY-4.0GF and EfficientNet-B0 (Intel
         # Xeon, one thread, 2026-11), and by estimates they could not be told apart.
-        shape, strides = self._form(y)
-        rank = len(shape)
         last = (
             self._form is _signal
             or len(self._elements) > 1
