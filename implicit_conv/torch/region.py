@@ -124,8 +124,7 @@ class RegionFunction:
         try:
             y = self._forms.get(key)
             if y is None:
-                y = self._theirs(*images, *weights)
-                y = torch.empty_strided(y.shape, y.stride(), dtype=y.dtype, device="meta")
+                y = self._result(images, weights)
                 keep_call(self._forms, key, y)
             with local(num_threads=threads):
                 bound, plans = self._program(images, weights, y, state)
@@ -139,6 +138,16 @@ class RegionFunction:
                 found = bound
         self._states.keep(state, key, found)
         return found
+
+    def _result(self, images: Sequence[Any], weights: Sequence[Any]) -> Any:
+        """A tensor without memory, with the shape, strides and dtype of torch's result."""
+        if self._form is _signal and all(each.is_contiguous() for each in images):
+            # Sizes of texts and sounds come and go: torch need not compute them first.
+            last: Any = self._elements[-1][-1]
+            shape = *images[0].shape[:-1], weights[last[0]].shape[0]
+            return torch.empty(shape, dtype=images[0].dtype, device="meta")
+        y = self._theirs(*images, *weights)
+        return torch.empty_strided(y.shape, y.stride(), dtype=y.dtype, device="meta")
 
     def _is_faster(
         self, bound: BoundProgram, images: Any, weights: Any, begins: Any, threads: int

@@ -12,7 +12,7 @@ from torch_graphs import ALWAYS, BOUNDS, Graphs, check, compare, programs, rando
 from implicit_conv import config  # noqa: E402
 from implicit_conv.torch import regions  # noqa: E402
 
-SHAPES = [(7, 24), (2, 5, 24), (2, 3, 4, 24), (1, 24), (1, 1, 24)]
+SHAPES = [(7, 24), (2, 5, 24), (2, 3, 4, 24), (1, 24), (1, 1, 24), (3, 1, 24), (1, 5, 1, 24)]
 
 
 @pytest.fixture(autouse=True)
