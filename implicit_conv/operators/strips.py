@@ -118,19 +118,26 @@ def _moves(array: Array, last: Rows, now: Rows) -> list[Step]:
 def in_strips(parts: Mapping[int, Part], arch: CpuArch) -> dict[int, Part]:
     """Parts by the numbers of their results, of which some compute a chain by strips."""
     found = dict[int, Part]()
-    for chain in _chains(parts, arch) if arch.threads == 1 else ([number] for number in parts):
+    for chain in chains(parts, arch):
         own = {number: parts[number] for number in chain}
         if len(chain) > 1:
-            strips = _strips([each.operation for each in own.values()], arch)
-            first, last = parts[chain[0]], parts[chain[-1]]
-            images = [first.images[0], *last.images[1:]]
+            operations = [each.operation for each in own.values()]
+            n, rows, *_ = parts[chain[-1]].shape
+            strips = strips_of(operations, arch, Rows(0, rows), n)
             if strips is not None:
-                own = {chain[-1]: last._replace(operation=strips, images=images)}
+                own = {chain[-1]: joined(own)._replace(operation=strips)}
         found |= own
     return found
 
 
-def _chains(parts: Mapping[int, Part], arch: CpuArch) -> Iterable[list[int]]:
+def joined(chain: Mapping[int, Part]) -> Part:
+    """The part that computes a chain, but for its operation."""
+    parts = [*chain.values()]
+    first, last = parts[0], parts[-1]
+    return last._replace(images=[first.images[0], *last.images[1:]])
+
+
+def chains(parts: Mapping[int, Part], arch: CpuArch) -> Iterable[list[int]]:
     """Numbers of parts whose images between nothing else reads, and L2 does not hold."""
     reads = Counter(number for part in parts.values() for number in part.images)
     chains: dict[int, list[int]] = {}
@@ -163,40 +170,41 @@ def _follow(chain: Sequence[Part], arch: CpuArch) -> bool:
         and (is_depthwise[-1] or (is_depthwise[-2] and math.prod(own.kernel) == 1))
         and len(chain) <= MOST_STAGES
         and filters <= FILTER_SHARE * arch.l2_bytes
-        and before.bytes > arch.l2_bytes
+        and before.bytes > arch.threads * arch.l2_bytes
     )
 
 
-def _strips(chain: Sequence[Any], arch: CpuArch) -> Strips | None:
-    """As few strips as possible; None where a chain does without."""
+def strips_of(chain: Sequence[Any], arch: CpuArch, rows: Rows, samples: int) -> Strips | None:
+    """As few strips as possible of these rows of the last result; None where a chain does without.
+    Rows that a first strip reads are all computed.
+    """
     problems = [each.plan.problem for each in chain]
-    n, last = problems[0].N, problems[-1]
-    for number in range(1, min(MOST_STRIPS // n, last.output[0]) + 1):
-        divided, size = _divided(problems, number), 0
+    for number in range(1, min(MOST_STRIPS // samples, rows.height) + 1):
+        divided, size = _divided(problems, number, rows), 0
         if not divided:
             return None
         images = [[image for _, image in of_one] for of_one in zip(*divided, strict=True)]
-        for problem, rows in zip(problems[1:], images[1:], strict=True):
-            most = max(each.height for each in rows)
-            if any(one.end - two.begin > MOVED_SHARE * most for one, two in pairwise(rows)):
+        for problem, of_one in zip(problems[1:], images[1:], strict=True):
+            most = max(each.height for each in of_one)
+            if any(one.end - two.begin > MOVED_SHARE * most for one, two in pairwise(of_one)):
                 return None
             size += most * problem.size[1] * problem.C * problem.itemsize
-        fitting = int(L2_SHARE * arch.l2_bytes) // size
+        fitting = int(L2_SHARE * arch.l2_bytes) // size if size else samples
         if fitting:
-            samples = 1 if number > 1 else max(m for m in range(1, fitting + 1) if n % m == 0)
-            return _planned(chain, divided, samples)
+            possible = range(1, min(fitting, samples) + 1)
+            together = 1 if number > 1 else max(m for m in possible if samples % m == 0)
+            return _planned(chain, divided, together)
     return None
 
 
-def _divided(problems: Sequence[Problem], count: int) -> list[list[tuple[Rows, Rows]]]:
-    """Of each of about `count` strips and each problem, the rows of the result that it computes,
+def _divided(problems: Sequence[Problem], count: int, rows: Rows) -> list[list[tuple[Rows, Rows]]]:
+    """Of each of `count` strips and each problem, the rows of the result that it computes,
     and those of the image that it reads. None where a strip would compute nothing.
     """
-    rows = problems[-1].output[0]
     done, found = [0] * len(problems), []
-    size = math.ceil(rows / count)
-    for begin in range(0, rows, size):
-        strip, wanted = list[tuple[Rows, Rows]](), Rows(begin, min(begin + size, rows))
+    ends = [rows.begin + rows.height * number // count for number in range(count + 1)]
+    for begin, end in pairwise(ends):
+        strip, wanted = list[tuple[Rows, Rows]](), Rows(begin, end)
         for number in reversed(range(len(problems))):
             result = Rows(max(done[number], wanted.begin), wanted.end)
             done[number], wanted = result.end, _read(problems[number], result)

@@ -162,6 +162,7 @@ class _Blocks:
         scale: Any = None,
     ) -> None:
         """Run a program whose parts of the room are blocks of their own."""
+        one = _one_by_one(one)
         parts = [self.take(size) for _, size in one.room.parts]
         try:
             begins = (0, x, w, y, residual, *(part.address for part in parts))
@@ -176,7 +177,7 @@ class _Blocks:
         spans = [pages(size) + PAGE for size in layout]
         _, *starts = itertools.accumulate(spans, initial=-self._gap(layout.buffer))
         offsets = [at + self._gap(size) for at, size in zip(starts, layout[1:], strict=False)]
-        one._scratch = sum(spans) * one._threads
+        one._scratch = sum(spans) * one.threads
         one.bytes = one._scratch + BLOB.itemsize
         fields = {"address": one._scratch, "bytes": sum(spans)}
         fields |= zip(layout._fields[1:], offsets, strict=True)
@@ -185,7 +186,7 @@ class _Blocks:
             one._blob[WORDS.index(f"scratch.{name}")] = value
         one._address = one._blob.ctypes.data
         # The blob is at the start of a page or behind it.
-        self._sizes = (*layout * one._threads, PAGE + BLOB.itemsize)
+        self._sizes = (*layout * one.threads, PAGE + BLOB.itemsize)
         return one
 
     def take(self, size: int) -> pool.Block:
@@ -205,6 +206,16 @@ class _Blocks:
         """Return a block from `take` to the system."""
         assert isinstance(block.memory, int)
         _checked(_munmap(block.memory, block.size))
+
+
+def _one_by_one(one: program.Program) -> program.Program:
+    """A program with the steps of lanes in place of the launch that runs them."""
+    launches = [getattr(step, "launch", None) for step in one.steps]
+    if not any(each is not None and each.steps for each in launches):
+        return one
+    pairs = zip(one.steps, launches, strict=True)
+    found = [(each.steps if each is not None else ()) or (step,) for step, each in pairs]
+    return program.Program([step for each in found for step in each], one.room)
 
 
 class _Handler(ctypes.Structure):

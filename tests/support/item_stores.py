@@ -56,7 +56,7 @@ def items_alone():
         written, result = np.zeros(y.shape, np.int64), words.copy()
         for item in range(int(filled[ITEMS])):
             alone = copy.copy(launch)
-            alone._threads, alone._blob = 1, filled.copy()
+            alone.threads, alone._blob = 1, filled.copy()
             alone._blob[[ITEM, ITEMS]] = item, item + 1
             alone._address = alone._blob.ctypes.data
             words[...] = fill

@@ -126,10 +126,10 @@ def test_calls_that_come_again(made):
     assert made
 
 
-def test_more_threads_have_no_strips(made):
+def test_two_threads_hold_twice_as_much(made):
     with config(num_threads=2):
         check(chain(), torch.randn(1, 16, ROWS, 37), [2])
-    assert not made
+    assert {len(each.strips) for each in made} == {len(each.strips[0]) for each in made} == {1}
 
 
 def test_other_readers(made):

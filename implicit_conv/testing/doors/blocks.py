@@ -100,7 +100,8 @@ def block(name: str, rank: int, channels: int, dtype: str) -> Any:
         name = "means"
     if name in POOLS:
         kind = {"maximum": "MaxPool", "mean": "AvgPool", "means": "AdaptiveAvgPool"}[name]
-        options = {"means": (4,), "mean": (3, 2, 1, True, False), "maximum": (3, 1, 1)}[name]
+        stride = 1 if rank == 3 else 2  # torch takes no means of volumes smaller than a window
+        options = {"means": (4,), "mean": (3, stride, 1, True, False), "maximum": (3, 1, 1)}[name]
         return getattr(nn, f"{kind}{rank}d")(*options)
     if name == "enlarged":
         factors = (2, 3, 1)[:rank]

@@ -63,7 +63,7 @@ def launch_of(
     CompilationError
         This thread must not compile; see `preparation`.
     """
-    table = np.zeros(1 + max(parts), np.int64)
+    table = np.zeros(1 + max(parts, default=0), np.int64)
     for slot, part in parts.items():
         table[slot] = code(*part).address()
     record = np.array(_nested(fields), record_of(fields))

@@ -11,6 +11,7 @@ import copy
 import functools
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from implicit_conv.kernels.cpu.runtime import active_threads, objects, same_arrays
@@ -120,8 +121,11 @@ class Launch:
 
     Attributes
     ----------
+    threads : int
     bytes : int
         Memory that a run takes: the scratch memory, and behind it the blob.
+    steps : sequence of Step
+        Those that the entry runs, if it runs lanes.
     """
 
     def __init__(
@@ -135,7 +139,8 @@ class Launch:
     ) -> None:
         if threads > 1:
             make_once()  # so that a call compiles nothing
-        self._entry, self._threads = entry, threads
+        self._entry, self.threads = entry, threads
+        self.steps: Sequence[Any] = ()
         self._layout = layout
         _, *starts, total = layout.starts()
         self._scratch = total * threads
@@ -150,7 +155,7 @@ class Launch:
     @property
     def words(self) -> list[int]:
         """What `program` has of a launch: where its blob is, its entry, threads and scratch."""
-        return [self._address, self._entry, self._threads, self._scratch]
+        return [self._address, self._entry, self.threads, self._scratch]
 
     def filled(self, sums: Any, scaling: tuple[Any, Any] | None) -> Launch:
         """A launch that always has these initial sums, or this (scale, shift), and owns them."""
@@ -192,8 +197,8 @@ class Launch:
         if residual or sums is not None or scaling is not None:
             filled = self._filled(residual, sums, scaling)  # which lives until the end
             blob = filled.ctypes.data
-        if self._threads == 1:
+        if self.threads == 1:
             start(blob, scratch, x, w, y, panels, self._entry)
         else:
             start(blob, scratch, x, w, y, panels, 0)
-            launch(self._entry, scratch + self._scratch, self._threads)
+            launch(self._entry, scratch + self._scratch, self.threads)

@@ -53,6 +53,7 @@ from implicit_conv.kernels.cpu.runtime.program import (
 )
 
 WORD = 8  # bytes
+PLACES_BYTES = WORD * (ROOM + 1)
 COPY_BYTES = WORD * MOST_COPY_AXES  # of the places of a row along each axis
 
 _malloc = types.ExternalFunction("malloc", types.int64(types.int64))
@@ -160,34 +161,46 @@ def run_on_threads(starter: int, entry: int, blob: int, threads: int) -> None:
         region_launch(starter, entry, blob, threads)
 
 
-def run_step(step: int, places: int, bias: int, starter: int) -> None:
-    """Run one step."""
-    blob, entry = memory.read(step + WORD * BLOB), memory.read(step + WORD * ENTRY)
-    size, threads = (
-        memory.read(step + WORD * SCRATCH_BYTES),
-        memory.read(step + WORD * THREADS),
-    )
-    x, w = operand(step, 0, places), operand(step, 1, places)
-    y, panels, residual = (
-        operand(step, 2, places),
-        operand(step, 3, places),
-        operand(step, 4, places),
-    )
-    if entry == 0:
-        copy_elements(blob, x, y)
-        return
-    scratch = operand(step, 5, places)
-    start(blob, scratch, x, w, y, panels, 0)
+def filled_blob(step: int, places: int, bias: int) -> int:
+    """The address of the blob of a launch, which has the addresses of this run."""
+    scratch, size = operand(step, 5, places), memory.read(step + WORD * SCRATCH_BYTES)
+    x, w, y = operand(step, 0, places), operand(step, 1, places), operand(step, 2, places)
+    panels, residual = operand(step, 3, places), operand(step, 4, places)
+    start(memory.read(step + WORD * BLOB), scratch, x, w, y, panels, 0)
     filled = scratch + size
     sums = initial_sums(memory.read(step + WORD * SUMS), bias, memory.read(places + WORD * ROOM))
     if sums != 0:
         memory.write(filled + WORD * BIAS, sums)
     if residual != 0:
         memory.write(filled + WORD * RESIDUAL_WORD, residual)
-    if threads == 1:
-        run_counted(entry, filled, 0)
+    return filled
+
+
+def copy_step(step: int, places: int) -> None:
+    """Run a step that copies."""
+    table = memory.read(step + WORD * BLOB)
+    copy_elements(table, operand(step, 0, places), operand(step, 2, places))
+
+
+def run_step(step: int, places: int, bias: int, starter: int) -> None:
+    """Run one step."""
+    entry, threads = memory.read(step + WORD * ENTRY), memory.read(step + WORD * THREADS)
+    if entry == 0:
+        copy_step(step, places)
+    elif threads == 1:
+        run_counted(entry, filled_blob(step, places, bias), 0)
     else:
-        run_on_threads(starter, entry, filled, threads)
+        run_on_threads(starter, entry, filled_blob(step, places, bias), threads)
+
+
+def write_places(places: int, x: int, w: int, y: int, residual: int, room: int) -> None:
+    """Write the addresses of all places."""
+    memory.write(places + WORD * NOTHING, 0)
+    memory.write(places + WORD * X, x)
+    memory.write(places + WORD * W, w)
+    memory.write(places + WORD * Y, y)
+    memory.write(places + WORD * RESIDUAL, residual)
+    memory.write(places + WORD * ROOM, room)
 
 
 def run_program(
@@ -196,13 +209,8 @@ def run_program(
     """Run all steps on x, w, the bias and the residual, which are 0 if there is none, and y.
     `block` has BLOCK_BYTES, and begins on a cache line.
     """
-    places = memory.stack(64)
-    memory.write(places + WORD * NOTHING, 0)
-    memory.write(places + WORD * X, x)
-    memory.write(places + WORD * W, w)
-    memory.write(places + WORD * Y, y)
-    memory.write(places + WORD * RESIDUAL, residual)
-    memory.write(places + WORD * ROOM, block)
+    places = memory.stack(PLACES_BYTES)
+    write_places(places, x, w, y, residual, block)
     step = program + WORD * HEADER
     for _ in range(memory.read(program + WORD * STEPS)):
         run_step(step, places, bias, starter)

@@ -1,0 +1,1 @@
+"""What is compiled: the entry that each thread runs."""
