@@ -20,7 +20,7 @@ from implicit_conv.torch import switch  # noqa: E402
 
 WIDTH = 48
 run_counted = python_code(".runtime.compiled.start:RUN_COUNTED")
-THREADS = 2, 3, 5
+THREADS = 2, 3
 
 
 @pytest.fixture(autouse=True)
@@ -88,7 +88,7 @@ MODELS = {  # and the number of elements of their region
         ),
     ),
 }
-SHAPES = [(1, 16, 41, 37), (2, 16, 33, 20), (3, 16, 29, 31), (4, 16, 40, 32), (5, 16, 23, 40)]
+SHAPES = [(1, 16, 41, 37), (2, 16, 33, 20), (3, 16, 29, 31), (4, 16, 40, 32)]
 
 
 @pytest.mark.parametrize("threads", THREADS)
@@ -131,12 +131,18 @@ def test_lanes_that_are_far_ahead(name, first, shape, monkeypatch):
 
 @pytest.mark.parametrize("dtype", BOUNDS)
 @pytest.mark.parametrize("name", MODELS)
-def test_calls_that_come_again(name, dtype, stages):
-    """With new values at new addresses."""
+def test_dtypes(name, dtype, stages):
     elements, made = MODELS[name]
     x = torch.randn(1, 16, 41, 37).to(dtype)
     with config(num_threads=2):
-        check(randomize(made()).to(dtype), x, [elements], times=40)
+        check(randomize(made()).to(dtype), x, [elements])
+    assert any(stage.tasks for stage in stages)
+
+
+def test_calls_that_come_again(stages):
+    """With new values at new addresses."""
+    with config(num_threads=2):
+        check(randomize(MODELS["gates"][1]()), torch.randn(3, 16, 21, 17), [14], times=40)
     assert any(stage.tasks for stage in stages)
 
 
