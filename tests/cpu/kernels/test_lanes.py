@@ -67,6 +67,30 @@ def test_all_at_once():
     assert all(moved(program) for _ in range(200))
 
 
+def test_each_task_runs_once():
+    """Tasks exchange the halves of a block, so that one that ran twice would undo it."""
+    room = Room()
+    rows, wide = 2, 4
+    x, y = (placed(place, (LANES, rows, wide), F32, (32, 16, 4)) for place in (X, Y))
+    spare, own = room.array((LANES, wide), F32), room.array((LANES, rows, wide), F32)
+
+    def exchanged(lane):
+        one, two = own[lane]
+        return [Copied(one, spare[lane]), Copied(two, one), Copied(spare[lane], two)]
+
+    lanes = range(LANES)
+    segments = [
+        [[Copied(x[lane], own[lane])] for lane in lanes],
+        *[[exchanged(lane) for lane in lanes]] * 51,
+        [[Copied(own[lane], y[lane])] for lane in lanes],
+    ]
+    program = Program(lane_steps(segments, room), room)
+    for _ in range(200):
+        before, after = np.random.default_rng().random((2, LANES, rows, wide), np.float32)
+        program.run(before.ctypes.data, 0, after.ctypes.data)
+        assert np.array_equal(after, before[:, ::-1])
+
+
 def test_compiled_programs():
     """The same by compiled code."""
     program, _ = made()
