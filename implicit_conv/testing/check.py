@@ -281,8 +281,12 @@ def _largest(trial: Trial, box: int, first: Array, second: Array) -> Array:
         image = tuple(range(max(2, second.ndim - 2), second.ndim))  # the axes of a filter plane
         weights = np.abs(second).max(axis=image, initial=0)
         weights = weights.sum(axis=tuple(range(2, weights.ndim)))
+        weights = weights.reshape(case.groups, case.K, case.C)
         pixels = np.abs(first).max(axis=tuple(range(2, first.ndim)), initial=0)
-        most = pixels @ (weights.T if trial.operator == "conv" else weights)
+        pixels = pixels.reshape(len(first), case.groups, first.shape[1] // case.groups)
+        summed = "ngc,gkc->ngk" if trial.operator == "conv" else "ngk,gkc->ngc"
+        most = np.einsum(summed, pixels, weights)
+        most = most.reshape(len(first), case.groups * most.shape[2])
         whole: Array = most.reshape(*most.shape, *[1] * case.rank)
         return whole
     # Outputs that share a box are box - 1 apart.

@@ -140,6 +140,15 @@ FAMILIES = {
             stride=dice.pair(1, 2),
         )
     ),
+    "wide groups": Family(  # with channels that pay for transforms
+        lambda dice: Case(
+            groups=dice.number(2, 3),
+            C=dice.pick(16, 32, dice.number(14, 40)),
+            K=dice.pick(16, 32, dice.number(14, 70)),
+            kernel=dice.pick((3, 3), (3, 3), dice.pair(1, 3)),
+            stride=dice.pick((1, 1), (1, 1), (2, 2)),
+        )
+    ),
     "line": Family(
         lambda dice: Case(
             C=dice.channels(40),

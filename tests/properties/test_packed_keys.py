@@ -155,6 +155,8 @@ def one_entry_apart():
     yield pair("kernel", Winograd, tall, wide)
     yield pair("filters", Winograd, DENSE, replace(DENSE, K=41))
     yield pair("channels", Winograd, DENSE, replace(DENSE, C=21))
+    halves = replace(DENSE, C=16, K=32, groups=2)
+    yield pair("groups", Winograd, replace(halves, C=32, K=64, groups=1), halves)
     yield pair("dtype", Winograd, DENSE, dense)
     last = replace(WINDOW, layout="NHWC", weight_layout="KRSC", size=(1, 5), kernel=(1, 5), C=3)
     yield pair("layout", FewOutputs, replace(WINDOW, C=1, size=(5, 3), kernel=(5, 3)), last)

@@ -65,6 +65,7 @@ PROBLEMS = {
     "planes": Case(groups=3, size=(40, 132), kernel=(3, 5)),
     "multiplier": Case(groups=12, C=2, K=4, size=(16, 18), padding=((1, 1), (1, 1))),
     "groups": Case(groups=2, C=5, K=6, size=(7, 8), kernel=(3, 2)),
+    "wide groups": Case(groups=2, C=18, K=33, size=(9, 8), padding=((1, 1), (1, 1))),
     "cropped": Case(C=4, K=5, size=(9, 9), padding=((-1, 2), (0, -1))),
     "repeated": Case(C=4, K=5, padding=((2, 1), (1, 1)), padding_mode="reflect"),
     "signal": Case(

@@ -63,6 +63,10 @@ SCRATCH_BYTES = 4 << 20  # bytes of scratch memory per thread at most; other met
 ELEMENTS = 2048  # filter planes x channels at most: a transformed panel of more is not in L2
 PLANES = (1, 4)  # output planes of a load tile whose filters have several planes: choices
 TILES = (14, 28, 42, 56)  # m x m tiles of a load tile of several images: choices
+# Channels and filters of a group at least, by stride; one group may have any number. Groups of 8
+# took 1.5 to 3 times as long as without Winograd, and those of 16 at stride 2 up to 1.7 times,
+# where estimates are wrong by up to 1.4 (Zen 4, 2026-11).
+LEAST_CHANNELS = {1: 16, 2: 24}
 
 SMALL_FILTERS = tuple(itertools.product((1, 2, 3), repeat=2))[1:]  # (R, S) that F2 transforms
 
@@ -132,12 +136,15 @@ class Winograd(KernelMethod):
             several = len(self.filters) > 1
             taps = "of at most 3x3 taps and more than one" if several else "of 3x3 taps"
             return f"it needs a filter {taps}, stride {self.stride} and dilation 1"
-        if problem.groups > 1:
-            return "it needs groups=1: groups leave too few channels to pay for the transforms"
-        if not 1 <= problem.kernel[0] * problem.C <= ELEMENTS:
+        channels, filters = problem.C // problem.groups, problem.K // problem.groups
+        least = LEAST_CHANNELS[self.stride]
+        if problem.groups > 1 and min(channels, filters) < least:
+            per = f"{least} channels and filters, not {channels} and {filters}"
+            return f"it needs one group, or groups of at least {per}, to pay for the transforms"
+        if not 1 <= problem.kernel[0] * channels <= ELEMENTS:
             most, planes = ELEMENTS // problem.kernel[0], problem.kernel[0]
             per = f" of filters with {planes} planes" if planes > 1 else ""
-            return f"it supports 1 to {most} channels{per}, not {problem.C}"
+            return f"it supports 1 to {most} channels{per}, not {channels}"
         return ""
 
     def view(self, problem: Problem) -> Problem:
@@ -182,10 +189,9 @@ class Winograd(KernelMethod):
             if (rows, columns) == (p, q) and near is None:
                 per_plane = p * q // math.prod(box)
                 found |= {(max(1, min(depth, t // per_plane)), p, q) for t in TILES}
+        channels = max(1, view.C // view.groups)
         geometries = [
-            geometry(
-                view, tile=tile, tile_m=arch.tile_pixels, tile_c=max(1, view.C), tile_k=2 * lanes
-            )
+            geometry(view, tile=tile, tile_m=arch.tile_pixels, tile_c=channels, tile_k=2 * lanes)
             for tile in sorted(found)
         ]
         sizes = {g: self._sizes(g, view.itemsize, lanes).scratch(packs=False) for g in geometries}
@@ -252,10 +258,11 @@ class Winograd(KernelMethod):
         threads = thread_count(problem, arch)
         again = load + transform_in + costs.common.item
         cycles, chunk = divide(arch, g, threads, problem.itemsize, stream, again)
-        pack = (g.R * g.S * costs.common.pack_filter + xis * own.filter) * g.T * g.C * g.K
-        if tile_count > 1 and panel_bytes > FAR_BYTES:
+        weights = g.groups * g.T * g.C * g.K  # of one tap
+        pack = (g.R * g.S * costs.common.pack_filter + xis * own.filter) * weights
+        if tile_count > 1 and g.groups * panel_bytes > FAR_BYTES:
             # The whole packed filter is written and read again.
-            pack += stream_cycles(arch, panel_bytes)
+            pack += stream_cycles(arch, g.groups * panel_bytes)
         return Estimate(cycles + pack, chunk, pack)
 
     def repriced(self, c: Candidate, arch: CpuArch) -> Estimate:
@@ -283,6 +290,7 @@ class Winograd(KernelMethod):
             self.flushes,
             problem.K,
             problem.C,
+            problem.groups,
             problem.kernel,
             problem.dtype,
             c.arch.vector_bits,

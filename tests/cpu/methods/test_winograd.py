@@ -8,7 +8,7 @@ from sampling import examples, resampled
 
 from implicit_conv import PlanError, conv2d, plan_conv2d
 from implicit_conv.arrays.arrays import numpy_dtype
-from implicit_conv.cpu.methods.winograd import SMALL_FILTERS
+from implicit_conv.cpu.methods.winograd import LEAST_CHANNELS, SMALL_FILTERS
 from implicit_conv.kernels.cpu.winograd.compiled.transforms import butterflies, matrices
 from implicit_conv.problem import reference
 from implicit_conv.testing import Case, error_units, to_nchw
@@ -45,10 +45,13 @@ def cases(draw, algorithm, dtypes=DTYPES):
     pad = st.tuples(st.integers(0, 3), st.integers(0, 3))
     kernel = draw(st.sampled_from(FILTERS[algorithm]))
     size = draw(st.tuples(st.integers(kernel[0], 20), st.integers(kernel[1], 34)))
+    groups = draw(st.sampled_from([1, 1, 2, 3]))
+    least = LEAST_CHANNELS[STRIDE[algorithm]] if groups > 1 else 1
     return Case(
         N=draw(st.integers(1, 4)),
-        C=draw(st.sampled_from([1, 3, 7, 16, 17, 33])),
-        K=draw(st.sampled_from([1, 5, 16, 17, 32, 40, 65])),
+        C=draw(st.sampled_from([n for n in (1, 3, 7, 16, 17, 24, 33) if n >= least])),
+        K=draw(st.sampled_from([n for n in (1, 5, 16, 17, 32, 40, 65) if n >= least])),
+        groups=groups,
         size=size,
         kernel=kernel,
         padding=(draw(pad), draw(pad)),
@@ -106,7 +109,7 @@ def test_f2_is_exact_on_small_integers(algorithm):
     @given(case=cases(algorithm), seed=st.integers(0, 2**31))
     def check(case, seed):
         x, w = case.inputs(seed, integers=True)
-        out = np.full((case.N, case.K, *case.output), np.nan, numpy_dtype(case.dtype))
+        out = np.full((case.N, case.groups * case.K, *case.output), np.nan, numpy_dtype(case.dtype))
         if case.layout == "NHWC":
             out = out.transpose(0, 2, 3, 1).copy()
         compute(case, x, w, algorithm, out=out)
@@ -133,9 +136,10 @@ def scale(case, x, w, reach):
     extents = [taps + 2 * reach for taps in case.kernel]
     windows = np.lib.stride_tricks.sliding_window_view(padded, extents, axis=(2, 3))
     windows = windows[:, :, :: case.stride[0], :: case.stride[1]]
-    return np.einsum(
-        "nchw,kc->nkhw", windows.max(axis=(4, 5)), np.abs(w.astype(float)).max(axis=(2, 3))
-    )
+    pixels = windows.max(axis=(4, 5))
+    weights = np.abs(w.astype(float)).max(axis=(2, 3))
+    groups = zip(np.split(pixels, case.groups, axis=1), np.split(weights, case.groups), strict=True)
+    return np.concatenate([np.einsum("nchw,kc->nkhw", *group) for group in groups], axis=1)
 
 
 @resampled
@@ -176,16 +180,18 @@ def test_error_on_ordinary_data(algorithm, kernel, units, dtype):
         assert error_units(y, case.reference(x, w), scale, dtype) <= units
 
 
+@pytest.mark.parametrize("groups", [1, 3])
 @pytest.mark.parametrize(
     ("algorithm", "kernel"),
     [(name, kernel) for name, kernels in FILTERS.items() for kernel in kernels],
 )
-def test_epilogue_and_packed_filter(algorithm, kernel):
+def test_epilogue_and_packed_filter(algorithm, kernel, groups):
     stride = STRIDE[algorithm]
     case = Case(
         N=3,
-        C=20,
+        C=25,
         K=40,
+        groups=groups,
         size=(13, 15),
         kernel=kernel,
         padding=((1, 1), (1, 1)),
@@ -193,12 +199,13 @@ def test_epilogue_and_packed_filter(algorithm, kernel):
     )
     x, w = case.inputs(0, integers=True)
     rng = np.random.default_rng(0)
-    bias = rng.integers(-9, 9, 40).astype(np.float32)
+    bias = rng.integers(-9, 9, groups * 40).astype(np.float32)
     sums = case.reference(x, w) + bias[:, None, None]
     residual = rng.integers(-9, 9, sums.shape).astype(np.float32)
     options = {
         "padding": 1,
         "stride": stride,
+        "groups": groups,
         "algorithm": algorithm,
         "precision": PRECISION[algorithm],
     }
@@ -218,7 +225,8 @@ def test_epilogue_and_packed_filter(algorithm, kernel):
         ({"precision": "standard"}, "winograd_f6", "fast"),
         ({"stride": 2, "precision": "fast"}, "winograd_f6", "stride 1"),
         ({"stride": 2}, "winograd_f2", "stride 1"),
-        ({"groups": 2}, "winograd_f2", "groups"),
+        ({"groups": 2}, "winograd_f2", "groups of at least 16 channels and filters, not 4 and 4"),
+        ({"groups": 2, "stride": 2}, "winograd_f2_stride2", "groups of at least 24 channels"),
         ({"kernel": (1, 1)}, "winograd_f2", "more than one"),
         ({"kernel": (2, 4)}, "winograd_f2", "at most 3x3"),
         ({"kernel": (2, 2), "dilation": 2}, "winograd_f2", "dilation 1"),
@@ -252,3 +260,8 @@ def test_auto_weighs_the_algorithms():
     assert plan.algorithm != "winograd_f6"
     plan = plan_conv2d((16, 128, 56, 56), (128, 128, 3, 3), padding=1, stride=2)
     assert plan.algorithm == "winograd_f2_stride2"
+    # Groups of RegNetY have enough channels to pay for the transforms, those of ResNeXt too few.
+    plan = plan_conv2d((1, 28, 28, 192), (192, 64, 3, 3), padding=1, groups=3, layout="NHWC")
+    assert plan.algorithm == "winograd_f2"
+    plan = plan_conv2d((1, 28, 28, 256), (256, 8, 3, 3), padding=1, groups=32, layout="NHWC")
+    assert plan.algorithm != "winograd_f2"
