@@ -143,7 +143,7 @@ FAMILIES = {
     "wide groups": Family(  # with channels that pay for transforms
         lambda dice: Case(
             groups=dice.number(2, 3),
-            C=dice.pick(16, 32, dice.number(14, 40)),
+            C=dice.pick(16, 32, dice.number(14, 48)),
             K=dice.pick(16, 32, dice.number(14, 70)),
             kernel=dice.pick((3, 3), (3, 3), dice.pair(1, 3)),
             stride=dice.pick((1, 1), (1, 1), (2, 2)),

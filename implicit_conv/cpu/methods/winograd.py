@@ -63,10 +63,11 @@ SCRATCH_BYTES = 4 << 20  # bytes of scratch memory per thread at most; other met
 ELEMENTS = 2048  # filter planes x channels at most: a transformed panel of more is not in L2
 PLANES = (1, 4)  # output planes of a load tile whose filters have several planes: choices
 TILES = (14, 28, 42, 56)  # m x m tiles of a load tile of several images: choices
-# Channels and filters of a group at least, by stride; one group may have any number. Groups of 8
-# took 1.5 to 3 times as long as without Winograd, and those of 16 at stride 2 up to 1.7 times,
-# where estimates are wrong by up to 1.4 (Zen 4, 2026-11).
-LEAST_CHANNELS = {1: 16, 2: 24}
+# Channels and filters of a group at least, by taps of a filter plane and stride; one group may have
+# any number. Zen 4, 2026-11, in times of what ran before: 3x3 with 8 took 1.5 to 3, with 16 at
+# stride 2 up to 1.7, and fewer taps with 16 to 20 up to 1.3, where estimates promised a gain.
+LEAST_CHANNELS = {(9, 1): 16, (9, 2): 24}
+LEAST_CHANNELS_OF_FEW_TAPS = 32  # of filters with 2 to 6 taps
 
 SMALL_FILTERS = tuple(itertools.product((1, 2, 3), repeat=2))[1:]  # (R, S) that F2 transforms
 
@@ -137,7 +138,7 @@ class Winograd(KernelMethod):
             taps = "of at most 3x3 taps and more than one" if several else "of 3x3 taps"
             return f"it needs a filter {taps}, stride {self.stride} and dilation 1"
         channels, filters = problem.C // problem.groups, problem.K // problem.groups
-        least = LEAST_CHANNELS[self.stride]
+        least = self.least_channels(problem.kernel[1:])
         if problem.groups > 1 and min(channels, filters) < least:
             per = f"{least} channels and filters, not {channels} and {filters}"
             return f"it needs one group, or groups of at least {per}, to pay for the transforms"
@@ -146,6 +147,10 @@ class Winograd(KernelMethod):
             per = f" of filters with {planes} planes" if planes > 1 else ""
             return f"it supports 1 to {most} channels{per}, not {channels}"
         return ""
+
+    def least_channels(self, taps: tuple[int, ...]) -> int:
+        """Channels and filters of a group at least, of filters with planes of R x S `taps`."""
+        return LEAST_CHANNELS.get((math.prod(taps), self.stride), LEAST_CHANNELS_OF_FEW_TAPS)
 
     def view(self, problem: Problem) -> Problem:
         """`problem`, padded on the high side so that its output has whole tiles.

@@ -8,7 +8,7 @@ from sampling import examples, resampled
 
 from implicit_conv import PlanError, conv2d, plan_conv2d
 from implicit_conv.arrays.arrays import numpy_dtype
-from implicit_conv.cpu.methods.winograd import LEAST_CHANNELS, SMALL_FILTERS
+from implicit_conv.cpu.methods.winograd import SMALL_FILTERS, Winograd
 from implicit_conv.kernels.cpu.winograd.compiled.transforms import butterflies, matrices
 from implicit_conv.problem import reference
 from implicit_conv.testing import Case, error_units, to_nchw
@@ -46,10 +46,10 @@ def cases(draw, algorithm, dtypes=DTYPES):
     kernel = draw(st.sampled_from(FILTERS[algorithm]))
     size = draw(st.tuples(st.integers(kernel[0], 20), st.integers(kernel[1], 34)))
     groups = draw(st.sampled_from([1, 1, 2, 3]))
-    least = LEAST_CHANNELS[STRIDE[algorithm]] if groups > 1 else 1
+    least = Winograd(stride=STRIDE[algorithm]).least_channels(kernel) if groups > 1 else 1
     return Case(
         N=draw(st.integers(1, 4)),
-        C=draw(st.sampled_from([n for n in (1, 3, 7, 16, 17, 24, 33) if n >= least])),
+        C=draw(st.sampled_from([n for n in (1, 3, 7, 16, 17, 33) if n >= least])),
         K=draw(st.sampled_from([n for n in (1, 5, 16, 17, 32, 40, 65) if n >= least])),
         groups=groups,
         size=size,
@@ -189,7 +189,7 @@ def test_epilogue_and_packed_filter(algorithm, kernel, groups):
     stride = STRIDE[algorithm]
     case = Case(
         N=3,
-        C=25,
+        C=33,
         K=40,
         groups=groups,
         size=(13, 15),
@@ -227,6 +227,7 @@ def test_epilogue_and_packed_filter(algorithm, kernel, groups):
         ({"stride": 2}, "winograd_f2", "stride 1"),
         ({"groups": 2}, "winograd_f2", "groups of at least 16 channels and filters, not 4 and 4"),
         ({"groups": 2, "stride": 2}, "winograd_f2_stride2", "groups of at least 24 channels"),
+        ({"groups": 2, "kernel": (1, 3)}, "winograd_f2", "groups of at least 32 channels"),
         ({"kernel": (1, 1)}, "winograd_f2", "more than one"),
         ({"kernel": (2, 4)}, "winograd_f2", "at most 3x3"),
         ({"kernel": (2, 2), "dilation": 2}, "winograd_f2", "dilation 1"),
