@@ -4,8 +4,8 @@ A strip computes rows of each image in turn. Rows that two strips read are moved
 one reads them, and computed once. Where images are small and many, a strip has some of them whole.
 
 MobileNetV2, 224x224, one thread, time beside that without strips: 0.95 for one image, 0.90 for two,
-0.81 for four, 0.70 for sixteen (AMD Zen 4, 1 MiB L2, other work on the machine, 2026-11). On two
-threads, which have an L2 each, strips of four images took 1.4 times as long.
+0.81 for four, 0.70 for sixteen (AMD Zen 4, 1 MiB L2, other work on the machine, 2026-11). On
+several threads each has strips of its own: see `lanes`.
 """
 
 from __future__ import annotations
