@@ -27,6 +27,7 @@ from implicit_conv.torch.override import SWITCH
 from implicit_conv.torch.region import RegionFunction
 from implicit_conv.torch.regions import Region, regions
 from implicit_conv.torch.steps import LOG
+from implicit_conv.torch.views import by_torch_without_view, copy_without_view, fail_without_view
 
 aten = torch.ops.aten
 OPTIONS = {"precision": PRECISIONS, "choose": CHOOSE}
@@ -148,6 +149,14 @@ def _with_gradients(graph: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
     from torch._dynamo.backends.debugging import boxed_nop
     from torch._functorch.partitioners import default_partition
 
+    def forward(graph: Any, inputs: Any) -> Any:
+        fail_without_view(graph.graph)
+        return compiled(graph, inputs)
+
+    def backward(graph: Any, inputs: Any) -> Any:
+        copy_without_view(graph.graph)
+        return compiled(graph, inputs)
+
     def compiled(graph: Any, inputs: Any) -> Any:
         ConvolutionPass()(graph.graph)
         _copy_for_norms(graph.graph)
@@ -157,9 +166,9 @@ def _with_gradients(graph: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
         put_channels_last(joint.graph)
         return default_partition(joint, *given, **options)
 
-    compilers = {"fw_compiler": compiled, "bw_compiler": compiled}
+    compilers = {"fw_compiler": forward, "bw_compiler": backward}
     made: Callable[..., Any] = aot_autograd(**compilers, partition_fn=split)(graph, inputs)
-    return made
+    return by_torch_without_view(made, graph.forward)
 
 
 def _copy_for_norms(graph: Graph) -> None:
