@@ -270,6 +270,24 @@ def joined_in_reverse(monkeypatch):
     )
 
 
+def kept_filters(monkeypatch):
+    """Gradients of images are computed with the filter of the first call."""
+    from implicit_conv.torch import steps
+
+    def backward(dy, x, w, *rest):
+        def first(dy, w):
+            return of_x(dy, kept)
+
+        of_x, of_w = right(dy, x, w, *rest)
+        if of_x is None:
+            return None, of_w
+        kept, first.plan = w.clone(), of_x.plan
+        return first, of_w
+
+    right = steps.backward
+    monkeypatch.setattr(steps, "backward", backward)
+
+
 def windows_before(monkeypatch):
     """The windows of a pool begin one pixel before where they should."""
     from implicit_conv.torch.channelwise import Strided
@@ -365,6 +383,7 @@ def masked_results(monkeypatch):
 PLANTS = [
     ("converted", unseen_writes, "should be"),
     ("converted", joined_in_reverse, "should be"),
+    ("converted", kept_filters, "should be"),
     ("converted", windows_before, "should be"),
     ("converted", exchanged_squares, "should be"),
     ("dask", unseen_masks, "DifferenceError"),

@@ -1,7 +1,7 @@
 """Random small networks with `implicit_conv.torch.convert` against themselves in float64.
 
 A network is called again and again, each time with other values, while its weights, its modules and
-its modes change.
+its modes change; one of four is trained.
 """
 
 from __future__ import annotations
@@ -59,11 +59,14 @@ CHANGES = (
 
 
 MADE, TOGETHER, LEFT = "made", "in one program", "left to torch"
-KINDS = (*map(calls, TIMES), *dict.fromkeys(CHANGES[1:]))
+ONCE, AGAIN = "trained once", "trained again"
+KINDS = (*map(calls, TIMES), *dict.fromkeys(CHANGES[1:]), ONCE, AGAIN)
 ELEMENTS = "Pool", "Gated", "Added", "Join", "Enlargement"  # of programs, besides layers
 WAYS = (
     *(MADE, TOGETHER, LEFT, "Shuffle in 2d", "strips"),
     *(f"{element} in {rank}d" for element in (*ELEMENTS, "linear layer") for rank in (1, 2, 3)),
+    *(f"step in {rank}d" for rank in (1, 2, 3)),
+    *("convolution of ours", "graph with channels last"),
 )
 
 
@@ -140,7 +143,8 @@ class Layer:
 
 @dataclass(frozen=True)
 class Program:
-    """A network of `layers`, which is called once before and twice after each of `changes`.
+    """A network of `layers`, which is called once before and twice after each of `changes`, or is
+    trained.
 
     Attributes
     ----------
@@ -158,6 +162,8 @@ class Program:
     guard : one of SIDES, or ""
         The side of inputs, and of parameters and buffers as they are at first, on which there are
         inaccessible pages.
+    steps : int
+        Those of training, or 0.
     """
 
     dtype: str
@@ -171,6 +177,7 @@ class Program:
     is_flat: bool = False
     is_whole: bool = False
     guard: str = ""
+    steps: int = 0
 
     @property
     def function(self) -> str:
@@ -180,6 +187,8 @@ class Program:
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of calls that it makes: how often it calls, and after which changes."""
+        if self.steps:
+            return (ONCE if self.steps == 1 else AGAIN,)
         return calls(self.times), *(change for change in self.changes if change != "none")
 
     def check(self) -> tuple[str, ...]:
@@ -211,7 +220,7 @@ class Program:
         rows = _rows(model)
         if self.is_flat:
             _use_row(model, rows)
-        watch, dice = Watch(), Dice(self.seed)
+        watch = Watch()
         torch._dynamo.reset()  # it holds what it has compiled
         door.convert(model, choose="always")
         with (
@@ -223,30 +232,54 @@ class Program:
             counted(watch, BoundProgram, "run", f"converted: {TOGETHER}"),
             counted(watch, RegionFunction, "_by_torch", f"converted: {LEFT}"),
         ):
-            for _ in range(self.times):
-                self._compare(model, 1, "plain")
-            for number, change in enumerate(self.changes):
-                threads = 2 if change == "threads" else 1
-                if change == "average":
-                    _use_row(model, rows)
-                else:
-                    _change(model, change)
-                with config(num_threads=threads):
-                    self._compare(model, 1 + number % 2, dice.pick(*FORMS))
-                    self._compare(model, 1, dice.pick(*FORMS))
+            if self.steps:
+                return self._train(model, watch)
+            self._predict(model, rows)
         return (*self.kinds, *watch.taken)
 
-    def _compare(self, model: Any, batch: int, form: str) -> None:
+    def _predict(self, model: Any, rows: Any) -> None:
+        dice = Dice(self.seed)
+        for _ in range(self.times):
+            self._compare(model, 1, "plain")
+        for number, change in enumerate(self.changes):
+            threads = 2 if change == "threads" else 1
+            if change == "average":
+                _use_row(model, rows)
+            else:
+                _change(model, change)
+            with config(num_threads=threads):
+                self._compare(model, 1 + number % 2, dice.pick(*FORMS))
+                self._compare(model, 1, dice.pick(*FORMS))
+
+    def _train(self, model: Any, watch: Watch) -> tuple[str, ...]:
+        from implicit_conv.testing.doors.training import change, compare_step, steps_counted
+
+        dice = Dice(self.seed)
+        model.train(not dice.happens(4))
+        batch, compared = dice.number(1, 3), []
+        with steps_counted(watch):
+            for _ in range(self.steps):
+                x = self._images(batch, dice.pick(*FORMS[:3]))
+                compared.append(compare_step(model, x, dice))
+                change(model)
+        steps = [f"trained: step in {self.rank}d"] * any(compared)
+        return (*(self.kinds if all(compared) else ()), *steps, *watch.taken)
+
+    def _images(self, batch: int, form: str) -> Any:
         import torch
 
         shape = (batch, self.channels, *(self.pixels + axis for axis in range(self.rank)))
         x = torch.randn(shape).to(getattr(torch, self.dtype))
         if form == "channels last":
-            x = x.movedim(1, -1).contiguous().movedim(-1, 1)
-        elif form == "negated":  # as parts of conjugate numbers are, which no step reads
-            x = torch._neg_view(x)
-        elif self.guard:
-            x = placed(x)
+            return x.movedim(1, -1).contiguous().movedim(-1, 1)
+        if form == "negated":  # as parts of conjugate numbers are, which no step reads
+            return torch._neg_view(x)
+        return placed(x) if self.guard else x
+
+    def _compare(self, model: Any, batch: int, form: str) -> None:
+        import torch
+
+        x = self._images(batch, form)
         exact, sums = copy.deepcopy(model).double(), list[Any]()
         for module in exact.modules():  # an activation may cut off the largest ones
             module.register_forward_hook(lambda *given: sums.append(given[-1]))
@@ -424,7 +457,7 @@ def draw(dice: Dice) -> Program:
     )
     changes = tuple(dice.pick(*CHANGES) for _ in range(dice.number(1, 4)))
     pixels, channels = dice.number(5, 12), dice.pick(8, 16)
-    return Program(
+    program = Program(
         dice.pick("float32", "float32", *EPS),
         rank,
         channels,
@@ -437,3 +470,7 @@ def draw(dice: Dice) -> Program:
         dice.happens(2),
         dice.pick(*SIDES) if dice.happens(3) else "",
     )
+    if not dice.happens(4):
+        return program
+    dtype = dice.pick("float64", "float64", "float32", *EPS)  # float64 tells most faults
+    return dataclasses.replace(program, dtype=dtype, changes=(), steps=dice.number(1, 4))
