@@ -29,10 +29,11 @@ SUMS = ("none", "after", "before", "in place", "mean", "twice", "written")
 # What is computed next, of the layer's sums y: no part of a chain.
 NEXT = ("nothing", "half", "twice less one", "plus a number")
 # What is computed first, of the layer's input.
-BETWEEN = (
-    *("nothing", "maximum", "mean", "means", "gate"),
-    *("diamond", "joined", "enlarged", "parts", "shuffled", "tokens", "inverted"),
+UNPOOLED = (
+    *("nothing", "gate", "diamond", "joined"),
+    *("enlarged", "parts", "shuffled", "tokens", "inverted"),
 )
+BETWEEN = "maximum", "mean", "means", *UNPOOLED
 CRAMPED = 4 << 10  # bytes of L2, so that small images are computed by strips
 FORMS = ("plain", "plain", "channels last", "negated")  # of the input
 ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {  # modules of torch.nn and their arguments
@@ -451,7 +452,7 @@ def draw(dice: Dice) -> Program:
             dice.pick(*ACTIVATIONS),
             dice.happens(6),
             # torch pools no signals that a flag negates
-            "nothing" if rank == 1 and number == 0 else dice.pick(*BETWEEN),
+            dice.pick(*(UNPOOLED if rank == 1 and number == 0 else BETWEEN)),
         )
         for number in range(dice.number(1, 4))
     )
