@@ -64,7 +64,7 @@ ONCE, AGAIN = "trained once", "trained again"
 KINDS = (*map(calls, TIMES), *dict.fromkeys(CHANGES[1:]), ONCE, AGAIN)
 ELEMENTS = "Pool", "Gated", "Added", "Join", "Enlargement"  # of programs, besides layers
 WAYS = (
-    *(MADE, TOGETHER, LEFT, "Shuffle in 2d", "strips"),
+    *(MADE, TOGETHER, LEFT, "Shuffle in 2d", "strips", "lanes"),
     *(f"{element} in {rank}d" for element in (*ELEMENTS, "linear layer") for rank in (1, 2, 3)),
     *(f"step in {rank}d" for rank in (1, 2, 3)),
     *("convolution of ours", "graph with channels last"),
@@ -165,6 +165,8 @@ class Program:
         inaccessible pages.
     steps : int
         Those of training, or 0.
+    threads : int
+        Those of calls, unless a change has others.
     """
 
     dtype: str
@@ -179,6 +181,7 @@ class Program:
     is_whole: bool = False
     guard: str = ""
     steps: int = 0
+    threads: int = 1
 
     @property
     def function(self) -> str:
@@ -207,12 +210,12 @@ class Program:
         import torch
 
         import implicit_conv.torch as door
-        from implicit_conv.operators import strips
+        from implicit_conv.operators import lanes, strips
         from implicit_conv.torch import regions
         from implicit_conv.torch.region import BoundProgram, RegionFunction
 
         torch.manual_seed(self.seed)
-        torch.set_num_threads(1)
+        torch.set_num_threads(min(self.threads, 2))
         model = _network(self).to(getattr(torch, self.dtype)).eval()
         _randomize(model)
         if self.guard:
@@ -229,13 +232,15 @@ class Program:
             mock.patch.multiple(strips, L2_SHARE=3, MOVED_SHARE=1, FILTER_SHARE=1000),
             _small_caches(),
             counted(watch, strips.Strips, "steps", "converted: strips"),
+            counted(watch, lanes.Task, "steps", "converted: lanes"),
             _elements_counted(watch, self.rank),
             counted(watch, BoundProgram, "run", f"converted: {TOGETHER}"),
             counted(watch, RegionFunction, "_by_torch", f"converted: {LEFT}"),
         ):
             if self.steps:
                 return self._train(model, watch)
-            self._predict(model, rows)
+            with config(num_threads=self.threads):
+                self._predict(model, rows)
         return (*self.kinds, *watch.taken)
 
     def _predict(self, model: Any, rows: Any) -> None:
@@ -243,7 +248,7 @@ class Program:
         for _ in range(self.times):
             self._compare(model, 1, "plain")
         for number, change in enumerate(self.changes):
-            threads = 2 if change == "threads" else 1
+            threads = self.threads % 3 + 1 if change == "threads" else self.threads
             if change == "average":
                 _use_row(model, rows)
             else:
@@ -470,6 +475,7 @@ def draw(dice: Dice) -> Program:
         dice.happens(2),
         dice.happens(2),
         dice.pick(*SIDES) if dice.happens(3) else "",
+        threads=dice.pick(1, 1, 2, 3),
     )
     if not dice.happens(4):
         return program
