@@ -116,8 +116,8 @@ class OneByOne:
             run_counted(entry, blob, (self.first + turn) % threads)
 
 
-@pytest.mark.parametrize("shape", SHAPES[:4])
-@pytest.mark.parametrize("first", [0, 1, 2])
+@pytest.mark.parametrize("shape", SHAPES[:2])
+@pytest.mark.parametrize("first", [0, 2])
 @pytest.mark.parametrize("name", MODELS)
 def test_lanes_that_are_far_ahead(name, first, shape, monkeypatch):
     """A lane has done all of a segment before another one begins it."""
