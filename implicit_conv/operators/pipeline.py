@@ -74,7 +74,7 @@ class Pipeline:
         return self._program(stages, arch)
 
     def _program(self, stages: Sequence[Stage], arch: CpuArch) -> Program:
-        """Those of the program.
+        """The program of these stages.
 
         Raises
         ------
