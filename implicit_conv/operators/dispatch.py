@@ -236,14 +236,17 @@ def run(
     """Compute an operator with the values of its options, which `Operator.options` names.
 
     A call for numpy arrays of the same shapes, strides, dtypes and options as an earlier one takes
-    one look-up, and so does one for tensors of torch on the CPU. It needs no names, so that Options
-    are made for other calls alone: to name 13 values takes a tenth of the time of a small
-    convolution.
+    one look-up, and so does one for tensors of torch, or for arrays on a GPU. It needs no names, so
+    that Options are made for other calls alone: to name 13 values takes a tenth of the time of a
+    small convolution.
     """
-    key = kinds = None
+    key = kinds = given = None
     tensors = type(x) is not np.ndarray
     if tensors:
         kinds = _tensor_key()(x, w, bias) if residual is out is None else None
+        if kinds is None:
+            given = _device_arrays().see_both(x, w, operator.names)
+            kinds = given and (given[0].kind, given[1].kind)
     elif type(w) is np.ndarray:
         kinds = x.shape, x.strides, x.dtype, w.shape, w.strides, w.dtype
     if kinds is not None and scale is None:
@@ -269,6 +272,8 @@ def run(
         if call is None and key is not None:
             call = older_call(key)
         if call is not None:
+            if given:  # the call is an engine
+                return call.run(*given, bias, residual, out)
             if tensors:  # the key has told them apart
                 return call.call(x, w, bias)
             y = call.again(x, w, bias, residual, out, w)
@@ -276,7 +281,8 @@ def run(
                 return y
         if key is not None and not is_exact(window):
             key = None
-    return _run_first(operator, key, (x, w), (bias, scale, residual, out), (window, own, method))
+    added = bias, scale, residual, out
+    return _run_first(operator, key, given or (x, w), added, (window, own, method))
 
 
 def _run_first(
@@ -320,7 +326,9 @@ def _run_first(
             raise prepare(_messages).for_arrays(error, operator.names, given) from None
         engine = plan.engine if kind is None else keep_engine(kind, plan.engine, shape)
     y: Any = engine.run(x, w, bias, residual, out, scale)
-    if key is not None:
+    if key is not None and not isinstance(x, np.ndarray):
+        keep_recent(key, engine)  # which keeps its calls
+    elif key is not None:
         call = engine.repeated(given, (x, w), bias, residual, out, y) if comes_again else None
         if call is not None:
             keep_recent(key, call)
@@ -334,9 +342,9 @@ def _foreign(
 ) -> tuple[Any, Any, Any]:
     """(x, w, device) for an `x` of another library: arrays on its GPU, or numpy arrays."""
     arrays = _device_arrays()
-    if arrays.is_device_array(x):
-        operands: tuple[Any, Any, Any] = arrays.device_operands(x, w, device)
-        return operands
+    if type(x) is arrays.Seen:
+        seen: tuple[Any, Any, Any] = x, w, arrays.device_of(x, device)
+        return seen
     return as_array(names[0], x), as_array(names[1], w), device
 
 

@@ -15,7 +15,7 @@ from implicit_conv.gpu.cuda import cubin as load
 from implicit_conv.gpu.cuda import driver
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.gpu.call import Call, Limits
-from implicit_conv.kernels.gpu.sizes import MAP_BYTES
+from implicit_conv.kernels.gpu.sizes import MAP_BYTES, VECTOR_BYTES
 from implicit_conv.problem import reference
 from implicit_conv.process import cache
 
@@ -48,6 +48,7 @@ class Recorder:
         self.real, self.calls, self.capability, self.contexts = real, [], (9, 0), [0]
         self.failures, self.memory, self.blob = {}, {}, b""
         self.entries, self.variants, self.free = [], [], 1 << 24
+        self.kernels = []  # the variant of each entry
 
     def __getattr__(self, name):
         value = getattr(self.real, name)
@@ -93,6 +94,7 @@ class Recorder:
 
     def _cuLibraryGetKernel(self, library, entry):
         self.entries.append(entry.decode())
+        self.kernels.append(self.variants[-1] if self.variants else None)
         return len(self.entries) - 1
 
     def _cuLaunchKernelEx(self, config, function, parameters, extra):
@@ -101,11 +103,18 @@ class Recorder:
         self.blob = ctypes.string_at(where, 2 * MAP_BYTES + size)
         dtype = self.entries[int(function)]
         if dtype in ("float16", "float32"):
-            self.convolve(dtype)
+            self.convolve(dtype, self.kernels[int(function)])
 
-    def convolve(self, dtype):
-        """Write to y what a kernel without residual and activation would, by the oracle."""
+    def convolve(self, dtype, v):
+        """Write to y what the kernel of a variant without activation would, by the oracle; the
+        variant is None where a kit brings the kernel.
+        """
         call, g, *_ = self.launched()
+        biased, residual = (v.biased, v.residual) if v else (call.bias, call.residual)
+        if v and not (v.strip or v.band or v.producer == "elements"):
+            assert call.x % v.alignment == call.w % v.alignment == 0
+        if v and v.packed:
+            assert call.y % VECTOR_BYTES == call.residual % VECTOR_BYTES == 0
         channels, filters = g.groups * g.C, g.groups * g.K
         x = self.array(
             call.x, (g.N, channels, g.H, g.W), (call.x_n, call.x_c, call.x_h, call.x_w), dtype
@@ -122,6 +131,10 @@ class Recorder:
             (g.P - 1) * g.stride_h + (g.R - 1) * g.dilation_h + 1 - g.H - g.pad_h,
             (g.Q - 1) * g.stride_w + (g.S - 1) * g.dilation_w + 1 - g.W - g.pad_w,
         )
+        added = 0
+        if residual:
+            strides = call.residual_n, call.residual_k, call.residual_p, call.residual_q
+            added = self.array(call.residual, y.shape, strides, dtype).copy()
         y[...] = reference.conv(
             x,
             w,
@@ -130,7 +143,8 @@ class Recorder:
             pads=((g.pad_h, high[0]), (g.pad_w, high[1])),
             groups=g.groups,
         )
-        if call.bias:
+        y += added
+        if biased:
             y += self.array(call.bias, (filters, 1, 1), (y.itemsize, 0, 0), dtype)
 
     def _cuDeviceGet(self, number):

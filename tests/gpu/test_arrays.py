@@ -1,12 +1,14 @@
 """Arrays of other libraries are read in place: interface, DLPack, device, stream."""
 
+import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
-from implicit_conv.gpu.cuda.arrays import _from_torch, current_stream, is_device_array, operand
+from implicit_conv.gpu.cuda.arrays import is_device_array, operand, result_maker, see
+from implicit_conv.gpu.cuda.streams import stream_of
 
 
 class DLPack:
@@ -19,7 +21,7 @@ class DLPack:
         return self.device
 
     def __dlpack__(self, stream=None):
-        assert stream == -1
+        assert stream == 1  # the legacy default stream, on which a launch then is
         return self.array.__dlpack__()
 
 
@@ -47,7 +49,7 @@ def test_cuda_array_interface_with_and_without_strides(device_array):
     packed = operand(device_array(512, (2, 3), np.float32))
     assert packed.strides == (12, 4) and packed.device is None
     assert operand(device_array(512, (2, 3), np.float32, (4, 8))).strides == (4, 8)
-    assert current_stream(device_array(512, (2, 3))) == 77
+    assert stream_of(see(device_array(512, (2, 3)))) == 77
 
 
 def test_bfloat16_by_the_name_that_torch_gives_it(device_array):
@@ -83,30 +85,86 @@ def test_reach_is_the_first_byte_to_the_last(device_array, shape, strides, reach
     assert operand(device_array(512, shape, np.float16, strides)).reach == reach
 
 
-def test_tensors_are_read_by_their_own_attributes():
+@pytest.fixture
+def on_gpu():
+    """A function that makes a tensor claim to be on a GPU."""
     torch = pytest.importorskip("torch")
-    tensor = torch.zeros(2, 3, 4, dtype=torch.bfloat16).permute(0, 2, 1)
-    seen = _from_torch(tensor)
+
+    class Tensor(torch.Tensor):
+        __torch_function__ = torch._C._disabled_torch_function_impl
+        is_cuda, device = True, SimpleNamespace(index=0)
+
+    Tensor.__module__ = "torch.stub"
+    return lambda tensor: tensor.as_subclass(Tensor)
+
+
+def test_tensors_are_read_by_their_own_attributes(on_gpu):
+    torch = pytest.importorskip("torch")
+    tensor = on_gpu(torch.zeros(2, 3, 4, dtype=torch.bfloat16).permute(0, 2, 1))
+    seen = operand(tensor)
     assert (seen.address, seen.shape, seen.strides) == (tensor.data_ptr(), (2, 4, 3), (24, 2, 8))
-    assert (seen.dtype, seen.owner is tensor) == ("bfloat16", True)
+    assert (seen.dtype, seen.device, seen.owner is tensor) == ("bfloat16", 0, True)
     with pytest.raises(DTypeError, match="tensor of int8 is not supported"):
-        _from_torch(torch.zeros(2, dtype=torch.int8))
+        operand(on_gpu(torch.zeros(2, dtype=torch.int8)))
     with pytest.raises(DTypeError, match="Tensor is no device array"):
-        operand(tensor)
+        operand(torch.zeros(2))
     negative = torch.complex(torch.zeros(2), torch.ones(2)).conj().imag
     with pytest.raises(PlanError, match=r"w has the opposite sign .* pass w.resolve_neg\(\)"):
-        _from_torch(negative, "w")
-    assert _from_torch(negative.resolve_neg()).dtype == "float32"
+        see(on_gpu(negative), "w")
+    assert operand(on_gpu(negative.resolve_neg())).dtype == "float32"
+    weight = on_gpu(torch.zeros(2)).requires_grad_()
+    with pytest.raises(PlanError, match=r"w requires gradients.* pass w.detach\(\)"):
+        see(weight, "w")
+    with torch.no_grad():
+        assert see(weight).address == weight.data_ptr()
 
 
-@pytest.mark.parametrize("package", ["torch", "cupy"])
-def test_the_stream_is_the_one_the_library_works_on(monkeypatch, package):
-    import sys
+@pytest.mark.parametrize("raw", [True, False])
+def test_the_stream_is_the_one_that_torch_works_on(monkeypatch, on_gpu, raw):
+    torch = pytest.importorskip("torch")
+    if raw:
+        monkeypatch.setattr(
+            torch._C, "_cuda_getCurrentRawStream", lambda device: 5 + device, raising=False
+        )
+    elif hasattr(torch._C, "_cuda_getCurrentRawStream"):
+        pytest.skip("a build for GPUs")
+    current = SimpleNamespace(cuda_stream=5)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current)
+    assert stream_of(see(on_gpu(torch.zeros(2)))) == 5
 
-    streams = SimpleNamespace(
-        current_stream=lambda device: SimpleNamespace(cuda_stream=5 + device),
-        get_current_stream=lambda: SimpleNamespace(ptr=6),
-    )
-    monkeypatch.setitem(sys.modules, package, SimpleNamespace(cuda=streams))
-    kind = type("Tensor", (), {"device": 1, "__module__": f"{package}.core"})
-    assert current_stream(kind()) == 6
+
+def library(monkeypatch, package, **functions):
+    """A class of arrays of a package, whose module `cuda` and itself have these functions."""
+    module = SimpleNamespace(cuda=SimpleNamespace(**functions), **functions)
+    monkeypatch.setitem(sys.modules, package, module)
+    interface = {"data": (512, False), "shape": (2, 3), "typestr": "<f2", "stream": 9}
+    body = {"__module__": f"{package}.core", "__cuda_array_interface__": interface, "stream": 9}
+    return type("Array", (), body)()
+
+
+def test_the_stream_of_cupy_is_its_current_one(monkeypatch):
+    array = library(monkeypatch, "cupy", get_current_stream=lambda: SimpleNamespace(ptr=6))
+    assert stream_of(see(array)) == 6
+
+
+def test_results_are_made_by_the_library_in_the_order_of_memory(monkeypatch, on_gpu):
+    """torch and numba are told strides; numba cannot transpose four axes. Numba's is of a stream,
+    which whoever reads the result then waits for.
+    """
+    torch, made = pytest.importorskip("torch"), []
+
+    def strided(*sizes, **options):
+        made.append((*sizes, options))
+
+    monkeypatch.setattr(torch, "empty_strided", strided)
+    monkeypatch.setattr(torch, "float16", torch.float16)
+    sizes = (2, 3, 4, 5), (0, 3, 1, 2), "float16"
+    x = on_gpu(torch.zeros(2))
+    result_maker(x, *sizes)(x)
+    place = {"dtype": torch.float16, "device": x.device}
+    assert made.pop() == ((2, 5, 3, 4), (60, 1, 20, 5), place)
+    x = library(monkeypatch, "numba", device_array=strided)
+    result_maker(x, *sizes)(x)
+    assert made.pop() == ((2, 5, 3, 4), "float16", (120, 2, 40, 10), {"stream": 9})
+    x = library(monkeypatch, "cupy", empty=np.empty)
+    assert result_maker(x, *sizes)(x).strides == (120, 2, 40, 10)

@@ -156,7 +156,7 @@ def test_arrays_that_vectors_cannot_load_take_elements(recorder, device_array, c
 def test_filters_too_large_for_a_panel_of_elements_go_to_a_gemm(
     recorder, device_array, monkeypatch
 ):
-    monkeypatch.setattr(recorder, "convolve", lambda dtype: None)  # it would take minutes
+    monkeypatch.setattr(recorder, "convolve", lambda *_: None)  # it would take minutes
     case = replace(DEPTHWISE, N=2, size=(40, 40), kernel=(37, 37), padding=((18, 18), (18, 18)))
     made = Plan(GpuEngine(chosen(case, "float16")))
     assert made.engine.variant.tile_n < 64

@@ -107,7 +107,7 @@ def test_arrays_on_different_devices_are_refused(recorder, device_array):
         conv2d(x, host, out=y)
     with pytest.raises(PlanError, match="w is on another device than x"):
         conv2d(np.ones((1, 8, 6, 6), np.float16), w)
-    with pytest.raises(PlanError, match="x is on cuda, not on 'cpu'; copy it"):
+    with pytest.raises(PlanError, match="x is on cuda:0, not on 'cpu'; copy it"):
         conv2d(x, w, out=y, device="cpu")
     with pytest.raises(ShapeError, match="out overlaps x in memory"):
         conv2d(x, w, padding=1, out=x)

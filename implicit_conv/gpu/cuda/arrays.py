@@ -1,7 +1,9 @@
 """Device arrays of other libraries, read without copies, and new arrays for results.
 
-They come by torch's attributes, by __cuda_array_interface__ or by DLPack. A result is an array of
-the library that x came from, so that the caller's tools keep working.
+They come by torch's attributes, by __cuda_array_interface__ or by DLPack. A call reads each array
+once, by `see`: its address, its stream, and its kind, on which all else depends. So whoever keeps
+something by the kinds of arrays has forgotten nothing. A result is an array of the library that x
+came from, so that the caller's tools keep working.
 """
 
 from __future__ import annotations
@@ -14,9 +16,12 @@ from typing import Any, NamedTuple
 from implicit_conv.arrays.dlpack import read_capsule
 from implicit_conv.arrays.libraries import detached, library
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
+from implicit_conv.gpu.cuda import driver
+from implicit_conv.kernels.gpu.sizes import VECTOR_BYTES
 from implicit_conv.problem.options import GPU_DTYPES, ITEMSIZES, contiguous_strides
 
 TYPESTRS = {"<f2": "float16", "<f4": "float32", "<V2": "bfloat16"}  # "<V2" is what ml_dtypes says
+LEGACY_STREAM = 1  # the default stream, as the array protocols name it
 CUDA_DEVICES = (2, 13)  # device types of DLPack: kDLCUDA, kDLCUDAManaged
 
 
@@ -65,16 +70,45 @@ class Operand(NamedTuple):
         low, high = sum(min(0, step) for step in steps), sum(max(0, step) for step in steps)
         return low, high + ITEMSIZES[self.dtype]
 
+
+class Seen(NamedTuple):
+    """A device array as a call sees it; `owner` and `lent` keep its memory alive."""
+
+    address: int
+    kind: tuple[Any, ...]  # shape, strides, dtype and device as its library says; address % 16
+    stream: str | int | None  # a handle; "torch" or "cupy": their current one; None: not known
+    owner: Any
+    lent: Any = None
+
     @property
-    def kind(self) -> tuple[object, ...]:
-        """What a call depends on: all but the address, of which only the alignment counts."""
-        return self.shape, self.strides, self.dtype, self.device, self.address % 16
+    def operand(self) -> Operand:
+        """The array with shape, strides and dtype in our words.
+
+        Raises
+        ------
+        DTypeError
+            The elements are none of float16, bfloat16, float32.
+        """
+        shape, strides, dtype, device = _form(self.kind)
+        return Operand(self.address, shape, strides, dtype, self.owner, device, self.lent)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape."""
+        return _form(self.kind)[0]
+
+    @property
+    def dtype(self) -> str:
+        """The name of the element type; DTypeError as of `operand`."""
+        return _form(self.kind)[2]
 
 
 def is_device_array(array: Any) -> bool:
     """Whether an array is in the memory of a CUDA device."""
+    if getattr(array, "is_cuda", None) is True:  # a tensor
+        return True
     if library(array) == "torch":
-        return bool(getattr(array, "is_cuda", False))  # modules and shapes have none
+        return False
     device = getattr(array, "__dlpack_device__", None)
     if device is not None:
         try:
@@ -84,27 +118,48 @@ def is_device_array(array: Any) -> bool:
     return _interface(array) is not None
 
 
-def device_operands(x: Any, w: Any, device: str | None) -> tuple[Operand, Operand, str]:
-    """(x, w, where to compute) for an x on a GPU.
+def device_of(x: Seen, device: str | None) -> str:
+    """Where an array is computed: "cuda:1", or "cuda" where its library does not say.
 
     Raises
     ------
     DTypeError
-        w is no device array, or an element type is not supported.
+        The element type is not supported.
     PlanError
         `device` names another GPU than the one that holds x.
     """
-    source, filters = operand(x), operand(w, "w")
-    here = "cuda" if source.device is None else f"cuda:{source.device}"
+    number = x.operand.device
+    here = "cuda" if number is None else f"cuda:{number}"
     if device not in (None, "cuda", here):
         raise PlanError(f"x is on {here}, not on {device!r}; copy it, or leave device unset")
-    return source, filters, here
+    return here
+
+
+def see_both(x: Any, w: Any, names: tuple[str, str]) -> tuple[Seen, Seen] | None:
+    """x, with the number of its device, and w; None where x is not on a GPU. Errors as of `see`."""
+    return (located(see(x, names[0])), see(w, names[1])) if is_device_array(x) else None
+
+
+def located(x: Seen) -> Seen:
+    """The array with the number of its device, for which the driver is asked if need be."""
+    if x.kind[3] is not None or not x.address:
+        return x
+    kind = *x.kind[:3], driver.device_of(x.address), *x.kind[4:]
+    return x._replace(kind=kind)
 
 
 def operand(array: Any, name: str = "x") -> Operand:
-    """A device array's address, shape, strides and dtype; nothing is copied.
+    """A device array's address, shape, strides and dtype; nothing is copied. Errors as of `see`."""
+    return see(array, name).operand
 
-    `name` is its name in messages.
+
+READERS_KEPT = 64
+READERS: dict[type, Callable[[Any, str], Seen]] = {}
+new = tuple.__new__  # takes half the time of a NamedTuple's own
+
+
+def see(array: Any, name: str = "x") -> Seen:
+    """A device array; nothing is copied. `name` is its name in messages.
 
     Raises
     ------
@@ -113,24 +168,66 @@ def operand(array: Any, name: str = "x") -> Operand:
     PlanError
         The array is a tensor that records gradients, or has torch's negative bit.
     """
-    if isinstance(array, Operand):
-        return array
-    array = detached(name, array)
-    if library(array) == "torch" and is_device_array(array):
-        return _from_torch(array, name)
-    if not is_device_array(array):
-        raise DTypeError(
-            f"{type(array).__name__} is no device array of {', '.join(GPU_DTYPES)}; pass arrays "
-            "with __cuda_array_interface__ or __dlpack__, or only numpy arrays"
-        )
-    interface = _interface(array)
+    kind = type(array)
+    if kind is Seen:
+        return array  # type: ignore[no-any-return]
+    return READERS.get(kind, _see_any)(array, name)
+
+
+def _see_any(array: Any, name: str) -> Seen:
+    """Read an array of a class that has no reader yet; a later one is read by it at once."""
+    torch = sys.modules.get("torch")
+    tensors = torch is not None and isinstance(array, torch.Tensor)
+    if len(READERS) >= READERS_KEPT:
+        READERS.clear()
+    READERS[type(array)] = reader = _see_tensor if tensors else _see_interface
+    return reader(array, name)
+
+
+def _see_tensor(tensor: Any, name: str = "x") -> Seen:
+    """Read a tensor by its own attributes: torch's interfaces cost several times a launch."""
+    if tensor.requires_grad:
+        detached(name, tensor)
+    if tensor.is_neg():
+        raise PlanError(f"{name} has the opposite sign in memory; pass {name}.resolve_neg()")
+    if not tensor.is_cuda:
+        return _see_interface(tensor, name)
+    address = tensor.data_ptr()
+    kind = tensor.shape, tensor.stride(), tensor.dtype, tensor.device.index, address % VECTOR_BYTES
+    return new(Seen, (address, kind, "torch", tensor, None))
+
+
+def _see_interface(array: Any, name: str) -> Seen:
+    """Read an array by its interface, or else by DLPack."""
+    interface = None if getattr(array, "requires_grad", False) else _interface(array)
     if interface is None or interface["typestr"] not in TYPESTRS:
-        return _from_dlpack(array, name)
-    shape, dtype = tuple(interface["shape"]), TYPESTRS[interface["typestr"]]
-    strides = interface.get("strides") or contiguous_strides(shape, ITEMSIZES[dtype])
-    return Operand(
-        int(interface["data"][0]), shape, tuple(strides), dtype, array, _device_of(array)
-    )
+        return _from_dlpack(detached(name, array), name)
+    address, strides = int(interface["data"][0]), interface.get("strides")
+    form = tuple(interface["shape"]), strides and tuple(strides), interface["typestr"]
+    package = library(array)  # which packs filters, or does not
+    stream = "cupy" if package == "cupy" else interface.get("stream")
+    kind = *form, _device_of(array), address % VECTOR_BYTES, package
+    return new(Seen, (address, kind, stream, array, None))
+
+
+@functools.lru_cache(1024)
+def _form(kind: tuple[Any, ...]) -> tuple[tuple[int, ...], tuple[int, ...], str, int | None]:
+    """Shape, strides in bytes, name of the dtype and device of a `Seen`."""
+    shape, strides, dtype, device, *_ = kind
+    if dtype in TYPESTRS:
+        name = TYPESTRS[dtype]
+        strides = strides or contiguous_strides(shape, ITEMSIZES[name])
+    elif dtype in GPU_DTYPES:  # read by DLPack
+        name = dtype
+    else:
+        name = str(dtype).removeprefix("torch.")
+        if name not in GPU_DTYPES:
+            raise DTypeError(
+                f"a tensor of {name} is not supported on the GPU; convert it to one of "
+                f"{', '.join(GPU_DTYPES)}"
+            )
+        strides = [step * ITEMSIZES[name] for step in strides]
+    return tuple(shape), tuple(strides), name, device
 
 
 def _interface(array: Any) -> dict[str, Any] | None:
@@ -147,57 +244,38 @@ def _device_of(array: Any) -> int | None:
     return None if device is None else int(device()[1])
 
 
-def _from_torch(tensor: Any, name: str = "x") -> Operand:
-    """Read a tensor by its own attributes: torch's interfaces cost several times a launch."""
-    if tensor.is_neg():
-        raise PlanError(f"{name} has the opposite sign in memory; pass {name}.resolve_neg()")
-    dtype = _torch_name(tensor.dtype)
-    if dtype not in GPU_DTYPES:
+def _from_dlpack(array: Any, name: str) -> Seen:
+    """Read an array by DLPack; its library makes the legacy default stream wait for its work."""
+    if not is_device_array(array):
         raise DTypeError(
-            f"a tensor of {dtype} is not supported on the GPU; convert it to one of "
-            f"{', '.join(GPU_DTYPES)}"
+            f"{type(array).__name__} is no device array of {', '.join(GPU_DTYPES)}; pass arrays "
+            "with __cuda_array_interface__ or __dlpack__, or only numpy arrays"
         )
-    itemsize = ITEMSIZES[dtype]
-    strides = tuple([step * itemsize for step in tensor.stride()])
-    shape, device = tuple(tensor.shape), tensor.device.index
-    return Operand(tensor.data_ptr(), shape, strides, dtype, tensor, device)
-
-
-@functools.cache
-def _torch_name(dtype: Any) -> str:
-    """Our name of a dtype of torch."""
-    return str(dtype).removeprefix("torch.")
-
-
-def _from_dlpack(array: Any, name: str) -> Operand:
-    """The operand of an array that offers DLPack."""
     if not hasattr(array, "__dlpack__"):
         raise DTypeError(
             f"elements of type {array.__cuda_array_interface__['typestr']} are not supported "
             f"on the GPU; convert them to one of {', '.join(GPU_DTYPES)}"
         )
-    # -1: no synchronisation, since the launch is put on the stream that the library works on.
-    found = read_capsule(array, array.__dlpack__(stream=-1), name)
-    device = _device_of(array)
-    return Operand(
-        found.address, found.shape, found.strides, found.dtype, array, device, found.capsule
-    )
+    found = read_capsule(array, array.__dlpack__(stream=LEGACY_STREAM), name)
+    form = found.shape, found.strides, found.dtype
+    kind = *form, _device_of(array), found.address % VECTOR_BYTES
+    return Seen(found.address, kind, 0, array, found.capsule)
 
 
-def current_stream(array: Any) -> int:
-    """The stream that the array's library works on, else the array's own, else the default."""
-    package = library(array)
-    module = sys.modules.get(package)
-    if package == "torch" and module is not None:
-        return int(module.cuda.current_stream(array.device).cuda_stream)
-    if package == "cupy" and module is not None:
-        return int(module.cuda.get_current_stream().ptr)
-    interface = _interface(array) or {}
-    return int(interface.get("stream") or 0)
+def result_maker(
+    array: Any, shape: tuple[int, ...], axes: tuple[int, ...], dtype: str
+) -> Callable[[Any], Any]:
+    """A function that makes a new array like `array`, on the device of the one that it is given.
 
-
-def empty_like(array: Any, shape: tuple[int, ...], dtype: str) -> Any:
-    """A new array of `shape` from the library of `array`, on its device.
+    Parameters
+    ----------
+    array : device array
+        Its class tells the library.
+    shape : tuple of int
+        Sizes in the order of memory, in which the result is contiguous.
+    axes : tuple of int
+        The result is transposed by them.
+    dtype : str
 
     Raises
     ------
@@ -205,11 +283,15 @@ def empty_like(array: Any, shape: tuple[int, ...], dtype: str) -> Any:
         The library has no known way to make one; the caller must pass `out`.
     """
     package = library(array)
-    makers: dict[str, Callable[[Any], Any]] = {
-        "torch": lambda m: m.empty(shape, dtype=getattr(m, dtype), device=array.device),
-        "cupy": lambda m: m.empty(shape, dtype),
-        "numba": lambda m: m.cuda.device_array(shape, dtype),
-    }
-    if package not in makers or package not in sys.modules:
-        raise DTypeError(f"no result array can be made for {type(array).__name__}; pass out=")
-    return makers[package](sys.modules[package])
+    module = sys.modules.get(package)
+    packed = contiguous_strides(shape, 1)
+    sizes, steps = (tuple(each[axis] for axis in axes) for each in (shape, packed))
+    if package == "torch" and module is not None:
+        element = getattr(module, dtype)
+        return lambda x: module.empty_strided(sizes, steps, dtype=element, device=x.device)
+    if package == "cupy" and module is not None:
+        return lambda x: module.empty(shape, dtype).transpose(axes)
+    if package == "numba" and module is not None:
+        strides = tuple(step * ITEMSIZES[dtype] for step in steps)
+        return lambda x: module.cuda.device_array(sizes, dtype, strides, stream=x.stream)
+    raise DTypeError(f"no result array can be made for {type(array).__name__}; pass out=")

@@ -50,7 +50,7 @@ def bindings() -> Any:
             f"no CUDA driver could be loaded ({error}); install one for CUDA 13 (R580 or later), "
             "or leave device unset to compute numpy arrays on the CPU"
         ) from error
-    _check(driver, "cuInit", status)
+    check(driver, "cuInit", status)
     _, version = driver.cuDriverGetVersion()
     needed = driver.CUDA_VERSION // 1000
     if version // 1000 < needed:
@@ -63,7 +63,8 @@ def bindings() -> Any:
     return driver
 
 
-def _check(cuda: Any, what: str, status: Any) -> None:
+def check(cuda: Any, what: str, status: Any) -> None:
+    """DriverError where the function `what` of the bindings `cuda` answered a failure."""
     if status == cuda.CUresult.CUDA_SUCCESS:
         return
     name = getattr(status, "name", str(status))
@@ -77,7 +78,7 @@ def call(name: str, *arguments: Any) -> Any:
     """The result of a driver function; a failure raises DriverError."""
     cuda = bindings()
     status, *results = getattr(cuda, name)(*arguments)
-    _check(cuda, name, status)
+    check(cuda, name, status)
     return results[0] if len(results) == 1 else tuple(results) if results else None
 
 
@@ -102,6 +103,8 @@ class on:  # noqa: N801 (reads as a verb: `with driver.on(1):`)
 
     ``with driver.on(device) as number`` gives the number of the current device.
     """
+
+    __slots__ = ("device", "pushed")
 
     def __init__(self, device: int | None) -> None:
         self.device = device

@@ -40,7 +40,9 @@ class Kernel:
 
     def __init__(self, handle: Any, blocks: int, threads: int, smem_bytes: int) -> None:
         # cuLaunchKernelEx accepts a CUkernel cast to CUfunction.
-        self.function = driver.bindings().CUfunction(int(handle))
+        cuda = driver.bindings()
+        self.function = cuda.CUfunction(int(handle))
+        self.launch, self.success = cuda.cuLaunchKernelEx, cuda.CUresult.CUDA_SUCCESS
         self.sizes = blocks, threads, smem_bytes
         self.configs: dict[int, Any] = {}  # by stream
 
@@ -51,7 +53,9 @@ class Kernel:
             if len(self.configs) >= STREAMS_KEPT:
                 self.configs.clear()
             config = self.configs[stream] = self._config(stream)
-        driver.call("cuLaunchKernelEx", config, self.function, blob.pointer, 0)
+        status = self.launch(config, self.function, blob.pointer, 0)[0]
+        if status != self.success:
+            driver.check(driver.bindings(), "cuLaunchKernelEx", status)
 
     def _config(self, stream: int) -> Any:
         cuda = driver.bindings()

@@ -15,13 +15,14 @@ from implicit_conv.gpu.cuda.arrays import Operand
 from implicit_conv.gpu.plan.candidate import Choice, refusal
 from implicit_conv.gpu.plan.direct import direct_elements, filter_bytes, with_epilogue_of
 from implicit_conv.gpu.plan.planner import choose
-from implicit_conv.gpu.run.launch import Arrays, Launcher, misfit, unaligned
+from implicit_conv.gpu.run.launch import Addresses, Arrays, Launcher, misfit, unaligned
 from implicit_conv.kernels.gpu.sizes import COPY_SIZES, VECTOR_BYTES
 from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.problem.options import LAYOUTS
 from implicit_conv.problem.problem import Problem
 from implicit_conv.process.cache import OPERATORS
 
+READ = ("x", "w", "bias", "residual")
 LOG = logging.getLogger("implicit_conv")
 
 
@@ -32,7 +33,7 @@ class Call:
     gives has another order than the view's, so that a copy of it must be passed.
     """
 
-    __slots__ = ("launcher", "packs", "reach")
+    __slots__ = ("in_place", "launcher", "packs", "reach")
 
     def __init__(self, choice: Choice, given: Arrays, device: int, packs: bool = False) -> None:
         shape = choice.problem.output_shape
@@ -48,11 +49,14 @@ class Call:
             residual=residual and _images(choice, residual, "residual", shape),
         )
         self.launcher = None if 0 in shape else bind(choice, arrays)
-        self.reach = [None if array is None else array.reach for array in given.all]
+        self.reach = [
+            array and array.reach for array in (given.x, given.w, bias, residual, given.y)
+        ]
+        self.in_place = residual is not None and _same_places(residual, given.y)
         self.packs = packs
 
-    def __call__(self, given: Arrays, stream: int) -> None:
-        """Enqueue the kernel for `given`, arrays of the same kind, on `stream`.
+    def __call__(self, addresses: Addresses, stream: int) -> None:
+        """Enqueue the kernel for arrays of the same kinds at these addresses on `stream`.
 
         Raises
         ------
@@ -60,28 +64,29 @@ class Call:
             y overlaps an array that some blocks read while others write y. A residual that is y
             itself is read where and before it is written.
         """
-        addresses = given.addresses
-        if self.launcher is None or addresses not in self.launcher.blobs:
-            self._check_overlap(given)
-        if self.launcher is not None:
-            self.launcher(addresses, stream)
+        launcher = self.launcher
+        if launcher is None:
+            return self._check_overlap(addresses)
+        blob = launcher.blobs.get(addresses)
+        if blob is None:
+            self._check_overlap(addresses)
+            blob = launcher.moved(addresses)
+        launcher.kernel.enqueue(blob, stream)
 
-    def _check_overlap(self, given: Arrays) -> None:
-        x, w, y, bias, residual = zip(given.all, self.reach, strict=True)
-        if _same_places(given.residual, given.y):
-            residual = None, None
-        low, high = (given.y.address + at for at in y[1])  # type: ignore[union-attr]
-        for name, (array, reach) in (("x", x), ("w", w), ("bias", bias), ("residual", residual)):
-            if array is None or reach is None:
+    def _check_overlap(self, addresses: Addresses) -> None:
+        *read, y = addresses
+        low, high = (y + at for at in self.reach[-1])  # type: ignore[operator,union-attr]
+        for name, address, reach in zip(READ, read, self.reach[:-1], strict=True):
+            if address is None or reach is None:
                 continue
-            if array.address + reach[0] < high and low < array.address + reach[1]:
+            if name == "residual" and address == y and self.in_place:
+                continue
+            if address + reach[0] < high and low < address + reach[1]:
                 raise ShapeError(f"out overlaps {name} in memory; pass another array")
 
 
-def _same_places(first: Operand | None, second: Operand) -> bool:
-    """Whether each element of one array is at the place of the same element of the other."""
-    if first is None or first.address != second.address:
-        return False
+def _same_places(first: Operand, second: Operand) -> bool:
+    """Whether two arrays at one address have each element at the same place."""
     axes = zip(first.shape, first.strides, second.strides, strict=True)
     return all(size == 1 or one == other for size, one, other in axes)
 

@@ -14,7 +14,7 @@ from implicit_conv.arrays.arrays import dtype_key, dtype_name
 from implicit_conv.errors import DTypeError, PlanError
 from implicit_conv.gpu.cuda import driver
 from implicit_conv.gpu.cuda.arch import GpuArch, device_number, gpu_arch, is_target
-from implicit_conv.gpu.cuda.arrays import Operand, is_device_array
+from implicit_conv.gpu.cuda.arrays import Seen, is_device_array
 from implicit_conv.gpu.plan.candidate import Candidate, Choice, Request
 from implicit_conv.gpu.plan.explain import explain, facts_of
 from implicit_conv.gpu.plan.planner import choose
@@ -122,7 +122,7 @@ class GpuEngine:
         return pack(self.choice, w, self.device)
 
     def operands(self, x: Any, w: Any) -> tuple[Any, Any]:
-        """`x` and `w` themselves: `run` checks them when it moves them to the GPU."""
+        """`x` and `w` themselves: `run` reads them."""
         return x, w
 
     def repeated(self, *arrays: Any) -> None:
@@ -163,7 +163,7 @@ class GpuEngine:
                 "a GPU supports no scale; multiply the filters by it, or pass numpy arrays and "
                 "device='cpu'"
             )
-        if isinstance(x, Operand) or is_device_array(x):
+        if type(x) is Seen or is_device_array(x):
             return run_in_place(self.choice, self.calls, x, w, bias, residual, out)
         return run_on_copies(self.choice, self.device, x, w, bias, residual, out)
 

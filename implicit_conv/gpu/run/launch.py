@@ -125,20 +125,14 @@ class Arrays:
 
     @property
     def all(self) -> tuple[Operand | None, ...]:
-        """x, w, y, bias and residual."""
-        return self.x, self.w, self.y, self.bias, self.residual
+        """x, w, bias, residual and y, in the order of the Call."""
+        return self.x, self.w, self.bias, self.residual, self.y
 
     @property
     def addresses(self) -> Addresses:
         """Addresses of x, w, bias, residual and y, in the order of the Call; None if absent."""
-        bias, residual = self.bias, self.residual
-        return (
-            self.x.address,
-            self.w.address,
-            bias and bias.address,
-            residual and residual.address,
-            self.y.address,
-        )
+        x, w, bias, residual, y = (array and array.address for array in self.all)
+        return x or 0, w or 0, bias, residual, y or 0
 
     def named(self) -> Iterator[tuple[str, Operand]]:
         """(name of the caller's argument, operand) of those that were given."""
@@ -227,10 +221,10 @@ class Launcher:
 
     def __call__(self, addresses: Addresses, stream: int) -> None:
         """Enqueue the kernel for arrays at `addresses` on `stream` of the current device."""
-        self.kernel.enqueue(self.blobs.get(addresses) or self._moved(addresses), stream)
+        self.kernel.enqueue(self.blobs.get(addresses) or self.moved(addresses), stream)
 
-    def _moved(self, addresses: Addresses) -> Blob:
-        """The blob for arrays at other addresses."""
+    def moved(self, addresses: Addresses) -> Blob:
+        """A new blob for arrays at these addresses; it is kept."""
         blob = Blob(self.first)
         numbers = [address or 0 for address in addresses]
         blob.bytes[CALL_AT : CALL_AT + ADDRESSES.itemsize].view(np.int64)[:] = numbers
@@ -245,7 +239,7 @@ class Launcher:
 
 def _content(choice: Choice, arrays: Arrays) -> npt.NDArray[np.uint8]:
     """The params blob for `arrays`."""
-    x, w, y, bias, residual = (_place(array) for array in arrays.all)
+    x, w, bias, residual, y = (_place(array) for array in arrays.all)
     call = arguments(choice, x, w, y, bias.address, residual)
     maps: tuple[bytes | None, bytes | None] = (None, None)
     if choice.variant.producer == "tma":

@@ -9,8 +9,9 @@ another order goes to a slower kernel instead.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,16 +22,22 @@ from implicit_conv.errors import PlanError, ShapeError
 from implicit_conv.gpu.cuda import driver
 from implicit_conv.gpu.cuda.arrays import (
     Operand,
-    current_stream,
-    empty_like,
+    Seen,
     is_device_array,
+    located,
     operand,
+    result_maker,
+    see,
 )
+from implicit_conv.gpu.cuda.streams import among, stream_of
 from implicit_conv.gpu.cuda.transfer import STREAM, Buffer, fetched, sent
 from implicit_conv.gpu.plan.candidate import Choice
 from implicit_conv.gpu.run.call import Call, bind
 from implicit_conv.gpu.run.launch import Arrays
-from implicit_conv.process.cache import keep_call
+from implicit_conv.kernels.gpu.sizes import VECTOR_BYTES
+from implicit_conv.process.cache import cached_property, keep_call
+
+Given: TypeAlias = "tuple[Seen, Seen, Seen | None, Seen | None, Seen]"
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,14 @@ class GpuFilter:
 
     operand: Operand
     device: int
+    stream: str | int | None = None  # as of `Seen`
+
+    @cached_property
+    def seen(self) -> Seen:
+        """The filter as calls see it."""
+        address, shape, strides, dtype, owner, _, lent = self.operand
+        kind = shape, strides, dtype, self.device, address % VECTOR_BYTES
+        return Seen(address, kind, self.stream, owner, lent)
 
 
 def pack(choice: Choice, w: Any, device: int | None) -> GpuFilter:
@@ -46,10 +61,11 @@ def pack(choice: Choice, w: Any, device: int | None) -> GpuFilter:
     if not is_device_array(w):
         with driver.on(device) as number:
             return GpuFilter(host_filter(choice, w), number)
-    given = operand(w, "w")
+    seen = see(w, "w")
+    given = seen.operand
     number = given.device if given.device is not None else driver.device_of(given.address)
     with driver.on(number):
-        return GpuFilter(device_filter(choice, w), number)
+        return GpuFilter(device_filter(choice, given), number, seen.stream)
 
 
 def host_filter(choice: Choice, w: Any) -> Operand:
@@ -61,13 +77,13 @@ def host_filter(choice: Choice, w: Any) -> Operand:
     return sent("w", packed, packed.shape, choice.view.dtype)
 
 
-def device_filter(choice: Choice, w: Any) -> Operand:
+def device_filter(choice: Choice, w: Operand) -> Operand:
     """A device filter in the view's order: packed by torch or CuPy, otherwise with its strides.
 
     A kernel by rows takes any strides.
     """
     problem = choice.problem
-    given = operand(w, "w").expect("w", problem.weight_shape, problem.dtype)
+    given = w.expect("w", problem.weight_shape, problem.dtype)
     axes = choice.filter_axes
     if not given.view(axes).packed and not choice.variant.band:
         package = library(given.owner)
@@ -86,50 +102,59 @@ def packed_filter(choice: Choice, w: GpuFilter, device: int) -> Operand:
 
 
 def run_in_place(
-    choice: Choice, calls: dict[object, object], x: Any, w: Any, bias: Any, residual: Any, out: Any
+    choice: Choice, calls: dict[object, Any], x: Any, w: Any, bias: Any, residual: Any, out: Any
 ) -> Any:
     """y = activation(conv(x, w) + bias + residual) of device arrays, on the GPU that holds x.
 
-    `calls` keeps the plan's calls by the kind of their arrays.
+    It runs on the stream of x, among the work of the streams of the others. `calls` keeps the
+    plan's calls, and how it makes results, by the kinds of their arrays.
     """
-    source = operand(x)
-    number = source.device
-    if number is None and source.address:
-        number = driver.device_of(source.address)
-    with driver.on(number) as device:
-        packed = isinstance(w, GpuFilter)
-        filters = w.operand if packed else operand(w, "w")
-        if out is None:
-            out = _empty_output(choice, source)
-        given = Arrays(
-            x=source,
-            w=filters,
-            y=operand(out, "out"),
-            bias=None if bias is None else operand(bias, "bias"),
-            residual=None if residual is None else operand(residual, "residual"),
-        )
-        kind = (
-            device,
-            w.device if packed else None,
-            *[None if array is None else array.kind for array in given.all],
-        )
-        call = calls.get(kind)
-        if not isinstance(call, Call):
+    source, packed = located(see(x)), isinstance(w, GpuFilter)
+    filters = w.seen if packed else see(w, "w")
+    if out is None:
+        out = _new_output(choice, calls, source)
+    added = None if bias is None else see(bias, "bias")
+    more = None if residual is None else see(residual, "residual")
+    y = see(out, "out")
+    given = source, filters, added, more, y
+    kinds = source.kind, filters.kind, added and added.kind, more and more.kind, y.kind
+    with driver.on(source.kind[3]) as device:
+        key = device, packed, kinds
+        call = calls.get(key)
+        if call is None:
             call = _call(choice, given, w, device)
-            keep_call(calls, kind, call)
-        if call.packs:
-            given.w = device_filter(choice, w)
-        call(given, current_stream(source.owner))
+            keep_call(calls, key, call)
+        copied = device_filter(choice, filters.operand) if call.packs else filters
+        addresses = (
+            source.address,
+            copied.address,
+            added and added.address,
+            more and more.address,
+            y.address,
+        )
+        stream, of_x = stream_of(source) or 0, source.stream
+        if (
+            filters.stream == of_x == y.stream
+            and (added is None or added.stream == of_x)
+            and (more is None or more.stream == of_x)
+        ):
+            call(addresses, stream)
+        else:
+            with among(given, stream):
+                call(addresses, stream)
     return out
 
 
-def _call(choice: Choice, given: Arrays, w: Any, device: int) -> Call:
-    """A call for arrays like these, on GPU `device`."""
+def _call(choice: Choice, given: Given, w: Any, device: int) -> Call:
+    """A call for arrays like x, w, bias, residual and y, on GPU `device`."""
     check_arch(choice, device)
+    first, second, added, more, last = given
+    x, own, y = first.operand, second.operand, last.operand
+    bias, residual = added and added.operand, more and more.operand
     packed = isinstance(w, GpuFilter)
-    filters = packed_filter(choice, w, device) if packed else device_filter(choice, w)
-    packs = filters.address != given.w.address
-    return Call(choice, replace(given, w=filters), device, packs)
+    filters = packed_filter(choice, w, device) if packed else device_filter(choice, own)
+    packs = filters.address != own.address
+    return Call(choice, Arrays(x, filters, y, bias, residual), device, packs)
 
 
 def check_arch(choice: Choice, device: int) -> None:
@@ -142,18 +167,27 @@ def check_arch(choice: Choice, device: int) -> None:
         )
 
 
-def _empty_output(choice: Choice, x: Operand) -> Any:
+def _new_output(choice: Choice, calls: dict[object, Any], x: Seen) -> Any:
     """A result array of x's library, channels last in memory if x is."""
+    key = type(x.owner), x.kind
+    maker = calls.get(key)
+    if maker is None:
+        maker = _output_maker(choice, x)
+        keep_call(calls, key, maker)
+    return maker(x.owner)[0] if choice.unbatched else maker(x.owner)
+
+
+def _output_maker(choice: Choice, x: Seen) -> Callable[[Any], Any]:
+    """A function that makes a result with a batch axis; see `_new_output`."""
     problem = choice.problem
-    channels = choice.axes[3] - choice.unbatched
-    channels_last = problem.C > 1 and x.strides[channels] == problem.itemsize
-    if not channels_last or problem.layout == "NHWC":
-        y = empty_like(x.owner, problem.output_shape, problem.dtype)
-    else:
-        n, k, p, q = problem.output_shape
-        y = empty_like(x.owner, (n, p, q, k), problem.dtype)
-        y = (getattr(y, "permute", None) or y.transpose)(0, 3, 1, 2)
-    return y[0] if choice.unbatched else y
+    shape, axes = problem.output_shape, (0, 1, 2, 3)
+    expected = problem.input_shape[int(choice.unbatched) :]
+    strides = x.operand.expect("x", expected, problem.dtype).strides
+    channels_last = problem.C > 1 and strides[choice.axes[3] - choice.unbatched] == problem.itemsize
+    if channels_last and problem.layout != "NHWC":
+        n, k, p, q = shape
+        shape, axes = (n, p, q, k), (0, 3, 1, 2)
+    return result_maker(x.owner, shape, axes, problem.dtype)
 
 
 def run_on_copies(
