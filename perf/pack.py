@@ -206,8 +206,7 @@ def _pack_maps(kit: Kit, arch: GpuArch) -> None:
                 v = candidate.variant
                 if v.producer != "tma" or candidate.layout is None:
                     continue
-                problem = problem_of(case, "bfloat16")
-                for made in (activation_map(problem, v), filter_map(problem, v)):
+                for made in (activation_map(candidate.view, v), filter_map(candidate.view, v)):
                     given = _promoted(made, "x")
                     if repr(given) not in seen:
                         seen.add(repr(given))
@@ -395,7 +394,7 @@ def _pack_layers(kit: Kit, arch: GpuArch, named: Iterable[tuple[str, Case]], ker
             v = candidate.variant
             if candidate.estimate is None:
                 break
-            choice = choose(problem, arch, variant=v)
+            choice = choose(problem, arch, view=candidate.view, variant=v)
             text, linked = ptx_of(v, arch.cc), cubin(v, arch.cc)
             image = _image(kit, v.name, text, v.threads, linked)
             sizes = {"x": problem.itemsize * int(np.prod(problem.input_shape))}

@@ -86,8 +86,12 @@ class Estimate(NamedTuple):
 
 @dataclass(frozen=True)
 class Candidate:
-    """A kernel that was considered: with layout and estimate, or with the reason of its refusal."""
+    """A kernel that was considered: with layout and estimate, or with the reason of its refusal.
 
+    `view` is the convolution as it would compute it.
+    """
+
+    view: Problem
     variant: Variant
     geometry: Geometry
     layout: SharedLayout | None = None
@@ -104,10 +108,12 @@ class Candidate:
 class Choice:
     """The chosen kernel with what a launch derives from it, and the candidates it won against.
 
-    `problem` is the convolution in the caller's layouts, `view` the same one in the order in which
-    its arrays are stored, which is the order that the kernel reads. `limits` are the bounds of the
-    activation's clamp, or the slope of a leaky ReLU. With `unbatched`, x, y and residual have no
-    batch axis.
+    `problem` is the convolution in the caller's layouts, `view` the same one of the arrays that the
+    kernel reads: their axes in the order in which they are stored, and perhaps in another shape
+    (views.py). `fallback` is the choice for arrays that only a copy would give the view's shapes,
+    or that this kernel cannot load; None where slower kernels load them from the same view.
+    `limits` are the bounds of the activation's clamp, or the slope of a leaky ReLU. With
+    `unbatched`, x, y and residual have no batch axis.
     """
 
     problem: Problem
@@ -120,6 +126,7 @@ class Choice:
     candidates: tuple[Candidate, ...] = ()
     limits: tuple[float, float] = UNBOUNDED
     unbatched: bool = False
+    fallback: Choice | None = None
 
     @property
     def axes(self) -> tuple[int, ...]:
@@ -282,14 +289,14 @@ def consider(view: Problem, arch: GpuArch, v: Variant, strict: bool) -> Candidat
     g = gpu_geometry(view, v)
     reason = refusal(view, arch, v, strict) or _words_rule(g, v)
     if reason:
-        return Candidate(v, g, reason=reason)
+        return Candidate(view, v, g, reason=reason)
     room = shared_room(arch, v)
     layout = shared_layout(v, g, room)
     if layout is None:
         what = "the filters of a panel" if v.strip or v.band else "two stages"
         reason = f"{what} do not fit {room} bytes of shared memory"
-        return Candidate(v, g, reason=reason)
-    return Candidate(v, g, layout, estimate(g, v, layout, arch))
+        return Candidate(view, v, g, reason=reason)
+    return Candidate(view, v, g, layout, estimate(g, v, layout, arch))
 
 
 def shared_room(arch: GpuArch, v: Variant) -> int:

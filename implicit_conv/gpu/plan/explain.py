@@ -22,7 +22,7 @@ def explain(choice: Choice) -> str:
             *_chosen(choice),
             "",
             f"candidates, by estimated time at {choice.arch.hertz / 1e9:.2f} GHz:",
-            *(_candidate(candidate, choice.arch.hertz) for candidate in candidates),
+            *(_candidate(candidate, choice) for candidate in candidates),
         ]
     )
 
@@ -31,14 +31,14 @@ def facts_of(choice: Choice) -> dict[str, Any]:
     """The facts of `Plan.facts`, without a limit: no GPU of the target may be here to measure."""
     hertz, able = choice.arch.hertz, [c for c in choice.candidates if c.estimate is not None]
     candidates = [
-        {"kernel": c.variant.name, "milliseconds": 1e3 * c.cycles / hertz, "needs": ""}
-        for c in sorted(able, key=lambda c: (c.variant != choice.variant, c.cycles))
+        {"kernel": _name(c, choice), "milliseconds": 1e3 * c.cycles / hertz, "needs": ""}
+        for c in sorted(able, key=lambda c: (not _is_chosen(c, choice), c.cycles))
     ]
     return {
         "problem": str(choice.problem),
         "device": choice.arch.target,
         "algorithm": "implicit_gemm",
-        "kernel": choice.variant.name,
+        "kernel": _name(choice, choice),
         "asked": False,
         "tuned": "",
         "threads": None,
@@ -50,7 +50,7 @@ def facts_of(choice: Choice) -> dict[str, Any]:
         "packed": None,
         "candidates": candidates,
         "refused": [
-            {"kernel": c.variant.name, "reason": c.reason}
+            {"kernel": _name(c, choice), "reason": c.reason}
             for c in choice.candidates
             if c.estimate is None
         ],
@@ -59,9 +59,14 @@ def facts_of(choice: Choice) -> dict[str, Any]:
 
 
 def _chosen(choice: Choice) -> Iterator[str]:
-    v, arch = choice.variant, choice.arch
+    v, arch, view = choice.variant, choice.arch, choice.view
     yield f"problem     {choice.problem}"
     yield f"machine     {arch.target} ({arch.device}: {arch.sms} multiprocessors)"
+    if choice.fallback:
+        yield (
+            f"patches     x is viewed as {view.input_shape}, w as {view.weight_shape}, y as "
+            f"{view.output_shape}; loads have coordinates of these"
+        )
     if v.strip:
         yield from _direct(choice, v.strip)
     else:
@@ -153,6 +158,11 @@ def _arrays(choice: Choice) -> Iterator[str]:
             f"filter      packed to {view.weight_layout} in every call; "
             "pack(w) does this once for all calls"
         )
+    if choice.fallback:
+        yield (
+            "fallback    arrays that are not contiguous and channels-last go to "
+            f"{choice.fallback.variant.name}"
+        )
     v = choice.variant
     if v.alignment < VECTOR_BYTES:
         elements = v.producer == "elements"
@@ -175,8 +185,19 @@ def _loads(choice: Choice) -> str:
     )
 
 
-def _candidate(candidate: Candidate, hertz: float) -> str:
-    name, layout, estimate = candidate.variant.name, candidate.layout, candidate.estimate
+def _name(made: Candidate | Choice, choice: Choice) -> str:
+    """The name of a kernel, and whether it computes the view of patches."""
+    plain = (choice.fallback or choice).view
+    return made.variant.name + (" on patches" if made.view != plain else "")
+
+
+def _is_chosen(candidate: Candidate, choice: Choice) -> bool:
+    return (candidate.view, candidate.variant) == (choice.view, choice.variant)
+
+
+def _candidate(candidate: Candidate, choice: Choice) -> str:
+    name, hertz = _name(candidate, choice), choice.arch.hertz
+    layout, estimate = candidate.layout, candidate.estimate
     if layout is None or estimate is None:
         return f"  {'refused':>12}  {name}: {candidate.reason}"
     return (

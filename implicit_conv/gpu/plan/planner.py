@@ -1,16 +1,18 @@
-"""The GPU planner: variants -> candidates -> best -> choice. It needs no GPU."""
+"""The GPU planner: views -> variants -> candidates -> best -> choice. It needs no GPU."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 from operator import attrgetter
+from typing import Any
 
 from implicit_conv.errors import PlanError
 from implicit_conv.gpu.cuda.arch import GpuArch
-from implicit_conv.gpu.plan.candidate import UNBOUNDED, Choice, consider
+from implicit_conv.gpu.plan.candidate import UNBOUNDED, Candidate, Choice, consider
 from implicit_conv.gpu.plan.direct import direct_variants
 from implicit_conv.gpu.plan.rows import rows_variants
+from implicit_conv.gpu.plan.views import patches
 from implicit_conv.kernels.geometry import CLAMP
 from implicit_conv.kernels.gpu.sizes import COPY_SIZES, VECTOR_BYTES
 from implicit_conv.kernels.gpu.variant import Variant
@@ -37,7 +39,7 @@ def choose(
     variant: Variant | None = None,
     unbatched: bool = False,
 ) -> Choice:
-    """The best kernel for `problem` on `arch`; with `variant`, that kernel alone.
+    """The best kernel for `problem` on `arch`; with `variant`, that kernel alone, on `view` itself.
 
     Parameters
     ----------
@@ -56,25 +58,41 @@ def choose(
     """
     view = view or problem
     kind = CLAMP if activation is None else int(activation[0])
-    considered = variants(view, kind, plain=activation is None)
-    if variant is not None:
-        considered = iter([replace(variant, activation=kind)])
-    candidates = tuple(consider(view, arch, v, strict) for v in considered)
+    # Under "strict" there is no view whose sums have another order: rows of windows, not taps.
+    folded = None if strict or variant is not None else patches(view)
+
+    def considered(view: Problem) -> Iterator[Candidate]:
+        alone = None if variant is None else iter([replace(variant, activation=kind)])
+        for v in alone or variants(view, kind, plain=activation is None):
+            yield consider(view, arch, v, strict)
+
+    candidates = (*considered(view), *(considered(folded) if folded else ()))
     best = min(candidates, key=attrgetter("cycles"))
-    if best.layout is None or best.estimate is None:
+    plain = min((c for c in candidates if c.view is view), key=attrgetter("cycles"))
+    if plain.estimate is None:
         reasons = "\n".join(f"  {c.variant.name}: {c.reason}" for c in candidates)
         raise PlanError(f"no GPU kernel can compute {view} on {arch.target}:\n{reasons}")
+    common: dict[str, Any] = {
+        "problem": problem,
+        "arch": arch,
+        "candidates": candidates,
+        "limits": UNBOUNDED if activation is None else activation[1:],
+        "unbatched": unbatched,
+    }
+    fallback = None if best is plain else _choice(plain, **common)
+    return _choice(best, fallback=fallback, **common)
+
+
+def _choice(best: Candidate, **common: Any) -> Choice:
+    """The choice of a candidate that was not refused."""
+    assert best.layout and best.estimate
     return Choice(
-        problem=problem,
-        view=view,
-        arch=arch,
+        view=best.view,
         variant=best.variant,
         geometry=best.geometry,
         layout=best.layout,
         estimate=best.estimate,
-        candidates=candidates,
-        limits=UNBOUNDED if activation is None else activation[1:],
-        unbatched=unbatched,
+        **common,
     )
 
 

@@ -16,7 +16,7 @@ from implicit_conv.problem.schedule import KBlock, Load, Tap, check_load_count
 
 
 def trace(choice: Choice) -> list[Load]:
-    """All loads of a launch, tile by tile."""
+    """All loads of a launch, tile by tile; coordinates are of the arrays of the choice's view."""
     g, v, tiles = choice.geometry, choice.variant, math.prod(choice.tiles)
     taps = v.strip.columns if v.strip else int(schedule.load_taps(g, v.wide))
     blocks = tiles * g.R * (g.S // taps) * schedule.block_count(g)

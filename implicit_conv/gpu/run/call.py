@@ -1,6 +1,7 @@
 """Call: a choice bound to arrays of one kind, ready to launch.
 
-Arrays that the chosen kernel cannot load go to a slower kernel, and a DEBUG line says so.
+Arrays that the chosen kernel cannot load go to a slower kernel, and a DEBUG line says so. Those
+that cannot be viewed in the shapes of the choice go to its fallback.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from implicit_conv.gpu.cuda.arrays import Operand
 from implicit_conv.gpu.plan.candidate import Choice, refusal
 from implicit_conv.gpu.plan.direct import direct_elements, filter_bytes, with_epilogue_of
 from implicit_conv.gpu.plan.planner import choose
+from implicit_conv.gpu.plan.views import reshaped
 from implicit_conv.gpu.run.launch import Addresses, Arrays, Launcher, misfit, unaligned
 from implicit_conv.kernels.gpu.sizes import COPY_SIZES, VECTOR_BYTES
 from implicit_conv.kernels.gpu.variant import Variant
-from implicit_conv.problem.options import LAYOUTS
+from implicit_conv.problem.options import ITEMSIZES, LAYOUTS
 from implicit_conv.problem.problem import Problem
 from implicit_conv.process.cache import OPERATORS
 
@@ -92,7 +94,8 @@ def _same_places(first: Operand, second: Operand) -> bool:
 
 
 def bind(choice: Choice, arrays: Arrays) -> Launcher:
-    """The launcher of `choice` for arrays whose axes have the view's order."""
+    """The launcher of `choice` for arrays whose axes have the view's order, in any shapes."""
+    choice, arrays = viewed(choice, arrays)
     made = adapted(choice, arrays)
     try:
         return Launcher(made, arrays)
@@ -102,6 +105,34 @@ def bind(choice: Choice, arrays: Arrays) -> Launcher:
         LOG.debug("%s: plain im2col instead of permuted axes", error)
     plain = replace(made.variant, mode="im2col", permuted=False)
     return Launcher(_instead(made, plain), arrays)
+
+
+def viewed(choice: Choice, arrays: Arrays) -> tuple[Choice, Arrays]:
+    """The choice, or its fallback, and the arrays in the shapes that it reads."""
+    found, fallback = _shaped(arrays, choice.view), choice.fallback
+    if fallback is None:
+        assert found is not None
+        return choice, found
+    reason = "a copy would be needed" if found is None else misfit(choice.variant, found)
+    if found is not None and not reason:
+        return choice, found
+    LOG.debug("%s: %s instead of %s", reason, fallback.variant.name, choice.variant.name)
+    return viewed(fallback, arrays)
+
+
+def _shaped(arrays: Arrays, view: Problem) -> Arrays | None:
+    """The same memory in the shapes of `view`; None where that would need a copy of an array."""
+    x, w = _reshaped(arrays.x, view.input_shape), _reshaped(arrays.w, view.weight_shape)
+    y = _reshaped(arrays.y, view.output_shape)
+    residual = arrays.residual and _reshaped(arrays.residual, view.output_shape)
+    if x is None or w is None or y is None or (arrays.residual and residual is None):
+        return None
+    return Arrays(x, w, y, arrays.bias, residual)
+
+
+def _reshaped(array: Operand, shape: tuple[int, ...]) -> Operand | None:
+    strides = reshaped(array.shape, array.strides, ITEMSIZES[array.dtype], shape)
+    return None if strides is None else array._replace(shape=shape, strides=strides)
 
 
 def adapted(choice: Choice, arrays: Arrays) -> Choice:

@@ -98,7 +98,8 @@ def packed_filter(choice: Choice, w: GpuFilter, device: int) -> Operand:
     """The operand of a packed filter, checked against the choice and the device of x."""
     if w.device != device:
         raise PlanError(f"the packed filter is on cuda:{w.device}, but x is on cuda:{device}")
-    return w.operand.expect("the packed filter", choice.view.weight_shape, choice.view.dtype)
+    shape = tuple(choice.problem.weight_shape[axis] for axis in choice.filter_axes)
+    return w.operand.expect("the packed filter", shape, choice.view.dtype)
 
 
 def run_in_place(
@@ -215,6 +216,7 @@ def run_on_copies(
         if 0 not in shape:
             bind(choice, arrays)(arrays.addresses, STREAM)
         found = fetched(y, view.output_shape, x.dtype)
+    found = found.reshape([problem.output_shape[axis] for axis in choice.axes])
     order = tuple(choice.axes.index(axis) for axis in range(4))
     result = np.ascontiguousarray(found.transpose(order)).reshape(shape)
     if out is None:

@@ -1,0 +1,87 @@
+"""Views: the same convolution of the same memory, with other shapes that a kernel loads faster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from implicit_conv.problem.options import contiguous_strides
+from implicit_conv.problem.problem import Problem
+
+
+def channels_last(problem: Problem) -> Problem:
+    """The convolution of the channels-last arrays N, H, W, C and K, R, S, C that kernels prefer."""
+    return replace(problem, layout="NHWC", weight_layout="KRSC", batched=True)
+
+
+def patches(view: Problem) -> Problem | None:
+    """The convolution whose channels are the S * C elements of a window's row, if there is one.
+
+    Where windows tile each row of a channels-last image, x (N, H, Q * S, C) is (N, H, Q, S * C),
+    and w (K, R, S, C) is (K, R, 1, S * C). Where they tile its columns too, each R rows are an
+    image of their own: x is (N * P, R, Q, S * C) and y is (N * P, 1, Q, K), so that a tensor map
+    needs no stride, which 8 bounds. A window that is a whole such image is a pixel: x is
+    (N * P, 1, 1, R * S * C).
+    """
+    (H, _), (R, S), (P, Q) = view.size, view.kernel, view.output
+    if view.groups > 1 or (view.layout, view.weight_layout) != ("NHWC", "KRSC"):
+        return None
+    images = R > 1 and _tiled(view, 0)
+    if not _tiled(view, 1) or (S == 1 and not images):
+        return None
+    rows, N, C = (H, R), view.N, S * view.C
+    if images:
+        rows, N = (R, R), N * P
+    if images and Q == 1:
+        rows, C = (1, 1), R * C
+    strides = (1, 1) if images else (view.stride[0], 1)
+    return replace(
+        view,
+        N=N,
+        C=C,
+        size=(rows[0], Q),
+        kernel=(rows[1], 1),
+        stride=strides,
+        dilation=(view.dilation[0], 1),
+        pad_lo=(view.pad_lo[0], 0),
+        pad_hi=(view.pad_hi[0], 0),
+    )
+
+
+def _tiled(view: Problem, axis: int) -> bool:
+    """Whether windows along an axis tile the image: each pixel is in one of them."""
+    taps, outputs = view.kernel[axis], view.output[axis]
+    pads = view.pad_lo[axis], view.pad_hi[axis]
+    return (
+        view.size[axis] == outputs * taps
+        and pads == (0, 0)
+        and (view.stride[axis] == taps or outputs == 1)
+        and (view.dilation[axis] == 1 or taps == 1)
+    )
+
+
+def reshaped(
+    shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int, other: tuple[int, ...]
+) -> tuple[int, ...] | None:
+    """The strides of an array's elements in another shape; None where that would need a copy.
+
+    Axes of one element get the strides of a contiguous array.
+    """
+    found = list(contiguous_strides(other, itemsize))
+    if 0 in other:
+        return tuple(found)
+    runs: list[tuple[int, int]] = []  # (extent, stride) of axes that one stride walks together
+    for extent, stride in zip(shape, strides, strict=True):
+        if extent == 1:
+            continue
+        outer = runs.pop()[0] if runs and runs[-1][1] == extent * stride else 1
+        runs.append((outer * extent, stride))
+    for axis in reversed(range(len(other))):
+        extent = other[axis]
+        if extent == 1:
+            continue
+        count, found[axis] = runs.pop()
+        if count % extent:
+            return None
+        if count > extent:
+            runs.append((count // extent, found[axis] * extent))
+    return tuple(found)
