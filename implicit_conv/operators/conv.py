@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike, DTypeLike
@@ -126,7 +127,8 @@ def conv2d(
         The most bytes of scratch memory and packed filter that a call takes besides its arrays.
     device : None, "cpu", "cuda" or "cuda:1"
         The device that convolves numpy arrays; None is the CPU, unless `config` or the environment
-        names a GPU. GPUs compute convolutions with two spatial axes; all else raises a PlanError.
+        names a GPU. GPUs compute convolutions with one or two spatial axes; all else raises a
+        PlanError.
 
     Returns
     -------
@@ -284,8 +286,10 @@ def _plan(task: Task) -> Engine:
     return cpu_engine.plan(problem, task.arch, task.request, **own)
 
 
-def _plan_on_gpu(shapes: tuple[Shape, Shape], dtypes: tuple[Any, Any], options: Options) -> Plan:
-    """Plan a convolution with two spatial axes on a GPU."""
+def _plan_on_gpu(
+    rank: int, shapes: tuple[Shape, Shape], dtypes: tuple[Any, Any], options: Options
+) -> Plan:
+    """Plan a convolution with one or two spatial axes on a GPU."""
     from implicit_conv.gpu.plan.candidate import Request as GpuRequest
     from implicit_conv.gpu.run.engine import plan as gpu_plan
 
@@ -297,7 +301,7 @@ def _plan_on_gpu(shapes: tuple[Shape, Shape], dtypes: tuple[Any, Any], options: 
         )
     request = GpuRequest(
         **options.part(("activation", "out_dtype", "precision", "algorithm")),
-        convolution=tuple(options.part((*WINDOW, *LAYOUTS)).items()),
+        convolution=(("rank", rank), *options.part((*WINDOW, *LAYOUTS)).items()),
     )
     check_dtypes(dtype_name(dtypes[0]), dtype_name(dtypes[1]), GPU_DTYPES)
     assert options.device is not None
@@ -305,8 +309,8 @@ def _plan_on_gpu(shapes: tuple[Shape, Shape], dtypes: tuple[Any, Any], options: 
 
 
 OWN = (*LAYOUTS, "padding_mode", "activation", "out_dtype")
-CONV1D = Operator("conv1d", 1, OWN, _plan, mixes=True)
-CONV2D = Operator("conv2d", 2, OWN, _plan, plan_on_gpu=_plan_on_gpu, mixes=True)
+CONV1D = Operator("conv1d", 1, OWN, _plan, plan_on_gpu=partial(_plan_on_gpu, 1), mixes=True)
+CONV2D = Operator("conv2d", 2, OWN, _plan, plan_on_gpu=partial(_plan_on_gpu, 2), mixes=True)
 CONV3D = Operator("conv3d", 3, OWN, _plan, mixes=True)
 
 

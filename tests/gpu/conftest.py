@@ -214,3 +214,31 @@ def recorder(monkeypatch):
     yield recorder
     for function in forget:
         function()
+
+
+@pytest.fixture
+def placed(recorder):
+    """A function that makes a device array of an array's values."""
+
+    def place(array, order=None, gap=0):
+        """Its axes are in memory in `order`, with `gap` elements after each run of the last."""
+        order = order or tuple(range(array.ndim))
+        memory = np.pad(array.transpose(order), [(0, 0)] * (array.ndim - 1) + [(0, gap)])
+        memory = np.ascontiguousarray(memory)
+        address = recorder._cuMemAlloc(memory.nbytes)
+        recorder._cuMemcpyHtoD(address, memory.ctypes.data, memory.nbytes)
+        strides = tuple(memory.strides[order.index(axis)] for axis in range(array.ndim))
+        return Device(int(address), array.shape, array.dtype, strides)
+
+    return place
+
+
+@pytest.fixture
+def fetched(recorder):
+    """A function that gives the values of a device array."""
+
+    def fetch(array):
+        given = array.__cuda_array_interface__
+        return recorder.array(given["data"][0], given["shape"], given["strides"], given["typestr"])
+
+    return fetch

@@ -8,8 +8,17 @@ import weakref
 import numpy as np
 import pytest
 
-from implicit_conv import DriverError, PlanError, ShapeError, config, conv2d, plan_conv2d
+from implicit_conv import (
+    DriverError,
+    PlanError,
+    ShapeError,
+    config,
+    conv1d,
+    conv2d,
+    plan_conv2d,
+)
 from implicit_conv.errors import DTypeError
+from implicit_conv.gpu.run import run
 from implicit_conv.testing import Case
 
 
@@ -69,6 +78,35 @@ def test_one_image_of_numpy_into_an_array_of_the_callers(recorder):
     other = np.empty(out.shape, ">f2")
     assert conv2d(x, w, device="cuda", out=other) is other
     np.testing.assert_array_equal(other, out)
+
+
+@pytest.mark.parametrize("one", [False, True])
+@pytest.mark.parametrize(
+    ("convolve", "order"),
+    [(conv1d, (0, 2, 1)), (conv1d, (0, 1, 2)), (conv2d, (0, 2, 3, 1)), (conv2d, (0, 1, 2, 3))],
+)
+def test_results_have_the_order_of_x(recorder, placed, fetched, monkeypatch, convolve, order, one):
+    """Channels last in memory where x has them so, with and without a batch axis."""
+    case = Case(2, 8, 16, size=(1, 9), kernel=(1, 3))
+    arrays = [array.astype("float16") for array in case.inputs(0, integers=True)]
+    x, w, y = (a[:, :, 0] if convolve is conv1d else a for a in (*arrays, case.reference(*arrays)))
+    if one:
+        x, y, order = x[0], y[0], tuple(axis - 1 for axis in order if axis)
+
+    def permutable(array, order=None):
+        made = placed(array, order)
+        made.permute = lambda *axes: permutable(
+            array.transpose(axes), tuple(axes.index(axis) for axis in range(array.ndim))
+        )
+        return made
+
+    monkeypatch.setattr(
+        run, "empty_like", lambda _, shape, dtype: permutable(np.full(shape, np.nan, dtype))
+    )
+    made = convolve(placed(x, order), placed(w))
+    np.testing.assert_array_equal(fetched(made), y)
+    extents = [made.__cuda_array_interface__["strides"][axis] for axis in order]
+    assert sorted(extents, reverse=True) == extents
 
 
 def test_a_packed_filter_stays_on_the_gpu(recorder):

@@ -113,7 +113,7 @@ def test_gaps_in_a_row_and_odd_addresses_take_other_kernels(
     taps = pitch if strides and address % 16 == 0 else channels
     x = device_array(address, shape, np.float16, steps)
     w = device_array(1 << 16, filters, np.float16, (49 * taps * 2, 7 * taps * 2, taps * 2, 2))
-    Plan(GpuEngine(made))(x, w, out=device_array(1 << 24, made.output_shape))
+    Plan(GpuEngine(made))(x, w, out=device_array(1 << 24, made.problem.output_shape))
     assert recorder.variants[-1].name.startswith(f"{loader} im2col + mma float16")
 
 

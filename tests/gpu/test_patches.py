@@ -160,22 +160,6 @@ SHAPES = {"x": (2, 12, 24, 6), "w": (64, 4, 8, 6), "y": (2, 3, 3, 64)}
 ORDERS = [("NCHW", "KCRS"), ("NCHW", "KRSC"), ("NHWC", "KRSC"), ("NHWC", "RSCK")]
 
 
-def placed(recorder, device_array, array, order=None, gap=0):
-    """A device array of these values: its axes in memory in `order`, with a gap after the last."""
-    order = order or tuple(range(array.ndim))
-    memory = np.pad(array.transpose(order), [(0, 0)] * (array.ndim - 1) + [(0, gap)])
-    address = int(recorder._cuMemAlloc(memory.nbytes))
-    recorder.memory[address][: memory.nbytes] = memory.reshape(-1).view(np.uint8)
-    strides = tuple(memory.strides[order.index(axis)] for axis in range(array.ndim))
-    return device_array(address, array.shape, array.dtype, strides)
-
-
-def fetched(recorder, array):
-    """The values of a device array."""
-    given = array.__cuda_array_interface__
-    return recorder.array(given["data"][0], given["shape"], given["strides"], given["typestr"])
-
-
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize(("layout", "weight_layout"), ORDERS)
 def test_numpy_arrays_of_any_layout_are_sent_as_patches(recorder, layout, weight_layout, dtype):
@@ -205,31 +189,30 @@ def test_numpy_arrays_of_any_layout_are_sent_as_patches(recorder, layout, weight
         ({"order": (2, 0, 3, 1)}, {"order": (0, 2, 3, 1)}, False),
     ],
 )
-def test_device_arrays_with_other_strides_go_to_the_fallback(recorder, device_array, x, out, views):
+def test_device_arrays_with_other_strides_go_to_the_fallback(
+    recorder, placed, fetched, x, out, views
+):
     """Memory in planes, with gaps between pixels, or rows of all images first; and results so."""
     given, w = (a.astype("float16") for a in SMALL.inputs(0, integers=True))
     made = plan_conv2d(given.shape, w.shape, "float16", stride=(4, 8), device="cuda")
     assert made.engine.choice.fallback and made.problem.layout == "NCHW"
-    source = placed(recorder, device_array, given, **x)
-    filters = placed(recorder, device_array, w, order=(0, 2, 3, 1))
-    bias = placed(recorder, device_array, np.arange(64, dtype="float16"))
-    y = placed(recorder, device_array, np.full((2, 64, 3, 3), np.nan, "float16"), **out)
+    source = placed(given, **x)
+    filters = placed(w, order=(0, 2, 3, 1))
+    bias = placed(np.arange(64, dtype="float16"))
+    y = placed(np.full((2, 64, 3, 3), np.nan, "float16"), **out)
     made(source, filters, bias, out=y)
     _, g, *_ = recorder.launched()
     assert (g.N == 6) == views
     expected = SMALL.reference(given, w) + np.arange(64)[:, None, None]
-    np.testing.assert_array_equal(fetched(recorder, y), expected.astype("float16"))
+    np.testing.assert_array_equal(fetched(y), expected.astype("float16"))
 
 
-def test_a_residual_is_read_in_the_shape_of_y(recorder, device_array):
+def test_a_residual_is_read_in_the_shape_of_y(recorder, placed):
     case = SMALL
     x, w = (a.astype("float16") for a in case.inputs(0, integers=True))
     made = plan_conv2d(SHAPES["x"], SHAPES["w"], "float16", device="cuda", **SMALL.options)
-    xs, ws = (placed(recorder, device_array, a) for a in case.arrange(x, w))
-    y, residual = (
-        placed(recorder, device_array, np.zeros((2, 3, 3, 64), "float16"), gap=gap)
-        for gap in (0, 8)
-    )
+    xs, ws = (placed(a) for a in case.arrange(x, w))
+    y, residual = (placed(np.zeros((2, 3, 3, 64), "float16"), gap=gap) for gap in (0, 8))
     made(xs, ws, residual=residual, out=y)
     call, g, *_ = recorder.launched()
     assert (g.N, g.P, g.Q) == (6, 1, 3)

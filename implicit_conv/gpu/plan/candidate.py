@@ -29,7 +29,7 @@ from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.gpu.call import INDICES
 from implicit_conv.kernels.gpu.targets import requirement, supports
 from implicit_conv.kernels.gpu.variant import Variant
-from implicit_conv.problem.options import LAYOUTS, WEIGHT_LAYOUTS, Activation
+from implicit_conv.problem.options import Activation
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import geometry
 
@@ -112,8 +112,7 @@ class Choice:
     kernel reads: their axes in the order in which they are stored, and perhaps in another shape
     (views.py). `fallback` is the choice for arrays that only a copy would give the view's shapes,
     or that this kernel cannot load; None where slower kernels load them from the same view.
-    `limits` are the bounds of the activation's clamp, or the slope of a leaky ReLU. With
-    `unbatched`, x, y and residual have no batch axis.
+    `limits` are the bounds of the activation's clamp, or the slope of a leaky ReLU.
     """
 
     problem: Problem
@@ -125,33 +124,17 @@ class Choice:
     estimate: Estimate
     candidates: tuple[Candidate, ...] = ()
     limits: tuple[float, float] = UNBOUNDED
-    unbatched: bool = False
     fallback: Choice | None = None
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """Positions of the view's axes in the caller's x, y and residual, batch axis included."""
-        if self.view.layout == self.problem.layout:
-            return 0, 1, 2, 3
-        return LAYOUTS[self.problem.layout]
+        """Positions of the view's axes in the caller's x, y and residual, which may lack some."""
+        return _positions(self.view.layout, self.problem.array_layout)
 
     @property
     def filter_axes(self) -> tuple[int, ...]:
-        """Positions of the view's axes in the caller's filter."""
-        if self.view.weight_layout == self.problem.weight_layout:
-            return 0, 1, 2, 3
-        k, c, r, s = WEIGHT_LAYOUTS[self.problem.weight_layout]
-        return k, r, s, c
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """Shape of the caller's x."""
-        return self.problem.input_shape[int(self.unbatched) :]
-
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        """Shape of the caller's y and residual."""
-        return self.problem.output_shape[int(self.unbatched) :]
+        """Positions of the view's axes in the caller's filter, which may lack rows."""
+        return _positions(self.view.weight_layout, self.problem.weight_layout)
 
     @property
     def tiles(self) -> tuple[int, int, int]:
@@ -162,6 +145,10 @@ class Choice:
     def blocks(self) -> int:
         """Blocks of the launch: at most those that run together; each visits several tiles."""
         return min(math.prod(self.tiles), self.arch.sms * self.variant.resident)
+
+
+def _positions(order: str, letters: str) -> tuple[int, ...]:
+    return tuple(letters.index(letter) for letter in order if letter in letters)
 
 
 def tile_counts(g: Geometry, v: Variant) -> tuple[int, int, int]:

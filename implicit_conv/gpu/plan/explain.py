@@ -62,9 +62,9 @@ def _chosen(choice: Choice) -> Iterator[str]:
     v, arch, view = choice.variant, choice.arch, choice.view
     yield f"problem     {choice.problem}"
     yield f"machine     {arch.target} ({arch.device}: {arch.sms} multiprocessors)"
-    if choice.fallback:
+    if choice.fallback or choice.problem.rank == 1:
         yield (
-            f"patches     x is viewed as {view.input_shape}, w as {view.weight_shape}, y as "
+            f"view        x is viewed as {view.input_shape}, w as {view.weight_shape}, y as "
             f"{view.output_shape}; loads have coordinates of these"
         )
     if v.strip:
@@ -148,16 +148,14 @@ def _rows(choice: Choice, band: Rows) -> Iterator[str]:
 
 def _arrays(choice: Choice) -> Iterator[str]:
     """What the kernel needs of the arrays, where that differs from the caller's layouts."""
-    problem, view = choice.problem, choice.view
+    problem = choice.problem
+    order = "".join(problem.weight_layout[axis] for axis in choice.filter_axes)
     by_rows = choice.variant.band is not None  # which reads planes as fast as pixels, any filter
-    if problem.layout != view.layout:
+    if choice.axes != tuple(sorted(choice.axes)):
         where = "x may have either order" if by_rows else "other arrays go to slower kernels"
         yield f"arrays      axes are named {problem.layout}, memory is channels-last; {where}"
-    if problem.weight_layout != view.weight_layout and not by_rows:
-        yield (
-            f"filter      packed to {view.weight_layout} in every call; "
-            "pack(w) does this once for all calls"
-        )
+    if choice.filter_axes != tuple(sorted(choice.filter_axes)) and not by_rows:
+        yield (f"filter      packed to {order} in every call; pack(w) does this once for all calls")
     if choice.fallback:
         yield (
             "fallback    arrays that are not contiguous and channels-last go to "

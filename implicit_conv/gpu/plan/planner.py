@@ -37,15 +37,14 @@ def choose(
     activation: tuple[float, float, float] | None = None,
     strict: bool = False,
     variant: Variant | None = None,
-    unbatched: bool = False,
 ) -> Choice:
     """The best kernel for `problem` on `arch`; with `variant`, that kernel alone, on `view` itself.
 
     Parameters
     ----------
     view : Problem, optional
-        The same problem with the layouts in which its arrays are stored; by default those of
-        `problem`.
+        The same problem of arrays in the order in which they are stored, with a batch axis and two
+        spatial axes; by default `problem` itself.
     activation : (kind, low, high), optional
         As of `problem.options.parse_activation`. None also says that there is no residual.
     strict : bool
@@ -77,7 +76,6 @@ def choose(
         "arch": arch,
         "candidates": candidates,
         "limits": UNBOUNDED if activation is None else activation[1:],
-        "unbatched": unbatched,
     }
     fallback = None if best is plain else _choice(plain, **common)
     return _choice(best, fallback=fallback, **common)

@@ -8,9 +8,25 @@ from implicit_conv.problem.options import contiguous_strides
 from implicit_conv.problem.problem import Problem
 
 
-def channels_last(problem: Problem) -> Problem:
-    """The convolution of the channels-last arrays N, H, W, C and K, R, S, C that kernels prefer."""
-    return replace(problem, layout="NHWC", weight_layout="KRSC", batched=True)
+def images(problem: Problem) -> Problem:
+    """The convolution of the arrays N, H, W, C and K, R, S, C that kernels prefer.
+
+    A signal is an image of one row: x (N, W, C) is (N, 1, W, C), and w (K, S, C) is (K, 1, S, C).
+    """
+    missing = 2 - problem.rank
+    one, zero = (1,) * missing, (0,) * missing
+    return replace(
+        problem,
+        size=one + problem.size,
+        kernel=one + problem.kernel,
+        stride=one + problem.stride,
+        dilation=one + problem.dilation,
+        pad_lo=zero + problem.pad_lo,
+        pad_hi=zero + problem.pad_hi,
+        layout="NHWC",
+        weight_layout="KRSC",
+        batched=True,
+    )
 
 
 def patches(view: Problem) -> Problem | None:
@@ -25,15 +41,15 @@ def patches(view: Problem) -> Problem | None:
     (H, _), (R, S), (P, Q) = view.size, view.kernel, view.output
     if view.groups > 1 or (view.layout, view.weight_layout) != ("NHWC", "KRSC"):
         return None
-    images = R > 1 and _tiled(view, 0)
-    if not _tiled(view, 1) or (S == 1 and not images):
+    apart = R > 1 and _tiled(view, 0)  # R rows are an image
+    if not _tiled(view, 1) or (S == 1 and not apart):
         return None
     rows, N, C = (H, R), view.N, S * view.C
-    if images:
+    if apart:
         rows, N = (R, R), N * P
-    if images and Q == 1:
+    if apart and Q == 1:
         rows, C = (1, 1), R * C
-    strides = (1, 1) if images else (view.stride[0], 1)
+    strides = (1, 1) if apart else (view.stride[0], 1)
     return replace(
         view,
         N=N,

@@ -158,7 +158,7 @@ def adapted(choice: Choice, arrays: Arrays) -> Choice:
 def _instead(choice: Choice, v: Variant) -> Choice:
     """The choice of `v` for the same problem."""
     found = _choose(choice.view, choice.arch, v, choice.limits)
-    return replace(found, problem=choice.problem, unbatched=choice.unbatched)
+    return replace(found, problem=choice.problem)
 
 
 def _one_stride(choice: Choice, arrays: Arrays) -> bool:
@@ -230,11 +230,8 @@ def _choose(view: Problem, arch: GpuArch, v: Variant, limits: tuple[float, float
 
 
 def _images(choice: Choice, array: Operand, name: str, shape: tuple[int, ...]) -> Operand:
-    """An array like x or y, with a batch axis and its axes in the view's order."""
-    array.expect(name, shape[int(choice.unbatched) :], choice.view.dtype)
-    if choice.unbatched:
-        array = array._replace(shape=shape, strides=(0, *array.strides))
-    return array.view(choice.axes)
+    """An array like x or y, its axes in the view's order."""
+    return array.expect(name, shape, choice.view.dtype).view(choice.axes)
 
 
 def _vector(name: str, array: Operand, problem: Problem) -> Operand:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from implicit_conv.arrays.arrays import dtype_key, dtype_name
@@ -19,6 +19,7 @@ from implicit_conv.gpu.plan.candidate import Candidate, Choice, Request
 from implicit_conv.gpu.plan.explain import explain, facts_of
 from implicit_conv.gpu.plan.planner import choose
 from implicit_conv.gpu.plan.trace import trace
+from implicit_conv.gpu.plan.views import images
 from implicit_conv.gpu.run.run import GpuFilter, pack, run_in_place, run_on_copies
 from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.problem.options import ALGORITHMS, GPU_DTYPES, PRECISIONS, parse_activation
@@ -207,15 +208,13 @@ def _plan(
 ) -> GpuEngine:
     _check_request(request, dtype)
     problem = Problem.parse(x_shape, w_shape, dtype, dtypes=GPU_DTYPES, **dict(request.convolution))
-    problem = replace(problem, batched=True)
     activation = request.activation
     choice = choose(
         problem,
         arch,
-        view=replace(problem, layout="NHWC", weight_layout="KRSC"),
+        view=images(problem),
         activation=None if activation is None else parse_activation(activation),
         strict=request.precision == "strict",
-        unbatched=len(x_shape) == 3,
     )
     LOG.debug("%s: %s on %s", problem, choice.variant.name, arch.target)
     return GpuEngine(choice, device)

@@ -175,27 +175,26 @@ def _new_output(choice: Choice, calls: dict[object, Any], x: Seen) -> Any:
     if maker is None:
         maker = _output_maker(choice, x)
         keep_call(calls, key, maker)
-    return maker(x.owner)[0] if choice.unbatched else maker(x.owner)
+    return maker(x.owner)
 
 
 def _output_maker(choice: Choice, x: Seen) -> Callable[[Any], Any]:
-    """A function that makes a result with a batch axis; see `_new_output`."""
-    problem = choice.problem
-    shape, axes = problem.output_shape, (0, 1, 2, 3)
-    expected = problem.input_shape[int(choice.unbatched) :]
-    strides = x.operand.expect("x", expected, problem.dtype).strides
-    channels_last = problem.C > 1 and strides[choice.axes[3] - choice.unbatched] == problem.itemsize
-    if channels_last and problem.layout != "NHWC":
-        n, k, p, q = shape
-        shape, axes = (n, p, q, k), (0, 3, 1, 2)
-    return result_maker(x.owner, shape, axes, problem.dtype)
+    """The function of `_new_output` that makes results."""
+    problem, axes, shape = choice.problem, choice.axes, choice.problem.output_shape
+    strides = x.operand.expect("x", problem.input_shape, problem.dtype).strides
+    channels_last = problem.C > 1 and strides[axes[-1]] == problem.itemsize
+    if not channels_last or problem.channels_last:
+        axes = tuple(range(len(shape)))
+    return result_maker(
+        x.owner, tuple(shape[axis] for axis in axes), _inverse(axes), problem.dtype
+    )
 
 
 def run_on_copies(
     choice: Choice, device: int | None, x: Any, w: Any, bias: Any, residual: Any, out: Any
 ) -> npt.NDArray[Any]:
     """y of numpy arrays, copied to `device` in channels-last order and back."""
-    problem, view, shape = choice.problem, choice.view, choice.output_shape
+    problem, view, shape = choice.problem, choice.view, choice.problem.output_shape
     if out is not None:
         check_out(out, shape, problem.dtype)
     x = as_array("x", x)
@@ -216,9 +215,8 @@ def run_on_copies(
         if 0 not in shape:
             bind(choice, arrays)(arrays.addresses, STREAM)
         found = fetched(y, view.output_shape, x.dtype)
-    found = found.reshape([problem.output_shape[axis] for axis in choice.axes])
-    order = tuple(choice.axes.index(axis) for axis in range(4))
-    result = np.ascontiguousarray(found.transpose(order)).reshape(shape)
+    found = found.reshape([shape[axis] for axis in choice.axes])
+    result = np.ascontiguousarray(found.transpose(_inverse(choice.axes)))
     if out is None:
         return result
     np.copyto(out, result, casting="equiv")
@@ -227,8 +225,13 @@ def run_on_copies(
 
 def _sent_images(choice: Choice, name: str, array: Any, shape: tuple[int, ...]) -> Operand:
     """A copy on the current device of an array like x or y, its axes in the view's order."""
-    here, expected = as_array(name, array), shape[int(choice.unbatched) :]
-    if here.shape != expected:
-        raise ShapeError(f"{name} has shape {here.shape}, but the plan is for {expected}")
-    ordered = here.reshape(shape).transpose(choice.axes)
+    here = as_array(name, array)
+    if here.shape != shape:
+        raise ShapeError(f"{name} has shape {here.shape}, but the plan is for {shape}")
+    ordered = here.transpose(choice.axes)
     return sent(name, ordered, ordered.shape, choice.view.dtype)
+
+
+def _inverse(axes: tuple[int, ...]) -> tuple[int, ...]:
+    """The axes that undo a permutation."""
+    return tuple(axes.index(axis) for axis in range(len(axes)))
