@@ -155,7 +155,7 @@ def _arrays(choice: Choice) -> Iterator[str]:
         where = "x may have either order" if by_rows else "other arrays go to slower kernels"
         yield f"arrays      axes are named {problem.layout}, memory is channels-last; {where}"
     if choice.filter_axes != tuple(sorted(choice.filter_axes)) and not by_rows:
-        yield (f"filter      packed to {order} in every call; pack(w) does this once for all calls")
+        yield f"filter      packed to {order} in every call; pack(w) does this once for all calls"
     if choice.fallback:
         yield (
             "fallback    arrays that are not contiguous and channels-last go to "
