@@ -212,6 +212,14 @@ def test_wrong_arrays_for_a_plan_are_named_in_the_callers_layout(recorder):
         made(x, w, np.ones(3, np.float32))
 
 
+def test_a_wrong_device_array_is_named_before_a_result_is_made(recorder, device_array):
+    made = plan_conv2d(
+        (1, 6, 6, 8), (8, 3, 3, 8), "float16", device="cuda", layout="NHWC", weight_layout="KRSC"
+    )
+    with pytest.raises(ShapeError, match=r"x has shape \(6, 6, 8\), but .* \(1, 6, 6, 8\)"):
+        made(device_array(4096, (6, 6, 8)), device_array(1 << 19, (8, 3, 3, 8)))
+
+
 def test_memory_errors_reach_the_caller(recorder):
     recorder.failures["cuMemAlloc"] = recorder.CUresult.CUDA_ERROR_OUT_OF_MEMORY
     with pytest.raises(DriverError, match="free device memory, or use a smaller batch"):
