@@ -1,4 +1,4 @@
-"""torch's convolutions on the CPU, computed by this package: no model needs a change.
+"""torch's convolutions, computed by this package: no model needs a change.
 
 A door: it imports operators, arrays and problems. Importing it does not import torch; its functions
 do.
@@ -31,11 +31,12 @@ NEEDED = "torch>=2.13"
 def enable(
     keep_packed: int = 256 << 20, *, precision: str = "standard", choose: str = "measured"
 ) -> Enabled:
-    """Compute torch's convolutions on the CPU with this package, in the whole process.
+    """Compute torch's convolutions with this package, in the whole process.
 
     It takes over ``aten::convolution`` and ``aten::convolution_backward`` for tensors on the CPU of
-    dtype float32, float64, float16 and bfloat16. What it does not serve runs torch's own kernel,
-    and so do the errors of torch. The page "torch models, unchanged" says more.
+    dtype float32, float64, float16 and bfloat16, and the first of them for images on an NVIDIA GPU
+    of dtype float16, bfloat16 and float32. What it does not serve runs torch's own kernel, and so
+    do the errors of torch. The page "torch models, unchanged" says more.
 
     Parameters
     ----------
@@ -53,6 +54,9 @@ def enable(
         call takes as long as at most eight pairs of calls. Two processes may choose differently,
         and so differ in last bits. "always" runs our kernel wherever it can, and so does
         "measured" with precision "strict" and under ``torch.use_deterministic_algorithms(True)``.
+        On a GPU "measured" takes the times of three calls of each by events, and torch's kernel
+        runs where deterministic algorithms are asked for; a call that is new while a CUDA graph is
+        captured runs torch's kernel.
 
     Returns
     -------

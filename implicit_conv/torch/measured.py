@@ -94,7 +94,7 @@ class Choices:
             other_result = theirs()
         except RuntimeError:  # a shape that torch's kernel does not take
             return Times(0.0, float("inf")), True
-        if _differs(result, other_result):
+        if differs(result, other_result):
             why = f": {KNOWN}" if grouped else " by more than rounding"
             LOG.warning("ours runs: torch's kernel of a convolution differs from ours%s", why)
             return Times(0.0, float("inf")), False
@@ -113,7 +113,7 @@ class Choices:
         return Times(min(own), min(other)), doubts <= (len(own) > LEAST)
 
 
-def _differs(own: Any, theirs: Any) -> bool:
+def differs(own: Any, theirs: Any) -> bool:
     """Whether finite results differ by more than rounding; torch's may be a tuple of gradients, of
     which one is not None.
     """

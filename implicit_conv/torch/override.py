@@ -9,6 +9,7 @@ import torch
 
 from implicit_conv.process.cache import CALLS, older_call
 from implicit_conv.settings import current
+from implicit_conv.torch import cuda
 from implicit_conv.torch.first_calls import REFUSED, first_backward, first_forward
 from implicit_conv.torch.front import make_front
 from implicit_conv.torch.openmp import is_forked
@@ -122,6 +123,11 @@ def _backward(keys: Any, dy: Any, x: Any, w: Any, bias_sizes: Any, *sizes: Any) 
     return dx, dw, db
 
 
+def _convolution_on_gpu(*given: Any) -> Any:
+    """``aten::convolution`` on a GPU; see `cuda`."""
+    return cuda.convolution(SWITCH, *given)
+
+
 def by_time(window: Window, state: tuple[Any, ...]) -> bool:
     """Whether the faster one of our kernel and torch's is to run. In a forked child ours runs where
     it can: torch's own may hang there on several threads.
@@ -175,6 +181,9 @@ KERNELS: dict[str, Any] = {
     "_convolution": _FORWARD,
     "convolution_backward": _backward,
 }
-for _kernel in (_convolution, _backward):
+ON_GPU = {"convolution": _convolution_on_gpu}  # its gradients are torch's own
+for _kernel in (_convolution, _backward, _convolution_on_gpu, cuda.convolution):
     _hide_from_dynamo(_kernel)
-SWITCH = Switch(KERNELS, None if FRONT is None else FRONT.follow)
+# AMD's GPUs have the key of NVIDIA's.
+REGISTERED = {"CPU": KERNELS} | ({"CUDA": ON_GPU} if torch.version.hip is None else {})
+SWITCH = Switch(REGISTERED, None if FRONT is None else FRONT.follow)

@@ -11,7 +11,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
@@ -21,6 +21,7 @@ from implicit_conv.torch.allocator import keep_freed_memory
 from implicit_conv.torch.openmp import torch_team
 from implicit_conv.torch.packed import FILTERS
 
+Kernels: TypeAlias = Mapping[str, Mapping[str, Callable[..., Any]]]  # by dispatch key and operator
 LIBRARY: Any = torch.library.Library  # which has no types
 
 # For how long a kernel that was unregistered is kept, in seconds of the clock and of this process's
@@ -74,11 +75,11 @@ class Switch:
 
     def __init__(
         self,
-        kernels: Mapping[str, Callable[..., Any]],
+        kernels: Kernels,
         told: Callable[[str, str], None] | None = None,
     ) -> None:
-        """`kernels` are those to register, by the names of operators; `told` is called with the
-        precision and the choice in force.
+        """`kernels` are those to register; `told` is called with the precision and the choice in
+        force.
         """
         self._told = told or (lambda precision, choose: None)
         self.precision, self.choose = DEFAULTS
@@ -170,13 +171,14 @@ class Switch:
 class Registered:
     """Kernels in torch's dispatcher: all, or after an error none."""
 
-    def __init__(self, kernels: Mapping[str, Callable[..., Any]]) -> None:
+    def __init__(self, kernels: Kernels) -> None:
         self._library, self._kept = LIBRARY("aten", "IMPL"), list[Any]()
         self._destroyed = 0.0, 0.0
         try:
-            for name, kernel in kernels.items():
-                self._library.impl(name, kernel, "CPU", with_keyset=True)
-                self._kept.append(torch.library.get_kernel(f"aten::{name}", "CPU"))
+            for key, named in kernels.items():
+                for name, kernel in named.items():
+                    self._library.impl(name, kernel, key, with_keyset=True)
+                    self._kept.append(torch.library.get_kernel(f"aten::{name}", key))
         except BaseException:
             self.destroy()
             raise

@@ -242,3 +242,16 @@ def fetched(recorder):
         return recorder.array(given["data"][0], given["shape"], given["strides"], given["typestr"])
 
     return fetch
+
+
+@pytest.fixture
+def on_gpu():
+    """A function that makes a tensor claim to be on a GPU."""
+    torch = pytest.importorskip("torch")
+
+    class Tensor(torch.Tensor):
+        __torch_function__ = torch._C._disabled_torch_function_impl
+        is_cuda, device = True, torch.device("cuda:0")
+
+    Tensor.__module__ = "torch.stub"
+    return lambda tensor: tensor.as_subclass(Tensor)

@@ -85,19 +85,6 @@ def test_reach_is_the_first_byte_to_the_last(device_array, shape, strides, reach
     assert operand(device_array(512, shape, np.float16, strides)).reach == reach
 
 
-@pytest.fixture
-def on_gpu():
-    """A function that makes a tensor claim to be on a GPU."""
-    torch = pytest.importorskip("torch")
-
-    class Tensor(torch.Tensor):
-        __torch_function__ = torch._C._disabled_torch_function_impl
-        is_cuda, device = True, SimpleNamespace(index=0)
-
-    Tensor.__module__ = "torch.stub"
-    return lambda tensor: tensor.as_subclass(Tensor)
-
-
 def test_tensors_are_read_by_their_own_attributes(on_gpu):
     torch = pytest.importorskip("torch")
     tensor = on_gpu(torch.zeros(2, 3, 4, dtype=torch.bfloat16).permute(0, 2, 1))

@@ -185,13 +185,17 @@ def _see_any(array: Any, name: str) -> Seen:
 
 
 def _see_tensor(tensor: Any, name: str = "x") -> Seen:
-    """Read a tensor by its own attributes: torch's interfaces cost several times a launch."""
     if tensor.requires_grad:
         detached(name, tensor)
     if tensor.is_neg():
         raise PlanError(f"{name} has the opposite sign in memory; pass {name}.resolve_neg()")
-    if not tensor.is_cuda:
-        return _see_interface(tensor, name)
+    return see_tensor(tensor) if tensor.is_cuda else _see_interface(tensor, name)
+
+
+def see_tensor(tensor: Any) -> Seen:
+    """Read a tensor on a GPU by its own attributes: torch's interfaces cost several times a launch.
+    Its gradients and its negative bit are the caller's care.
+    """
     address = tensor.data_ptr()
     kind = tensor.shape, tensor.stride(), tensor.dtype, tensor.device.index, address % VECTOR_BYTES
     return new(Seen, (address, kind, "torch", tensor, None))

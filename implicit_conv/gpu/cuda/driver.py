@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from implicit_conv.errors import DriverError, PlanError, install
@@ -80,6 +81,14 @@ def call(name: str, *arguments: Any) -> Any:
     status, *results = getattr(cuda, name)(*arguments)
     check(cuda, name, status)
     return results[0] if len(results) == 1 else tuple(results) if results else None
+
+
+def version() -> str:
+    """The driver's version, for comparisons: that of Linux's module, or else of its CUDA."""
+    try:
+        return Path("/proc/driver/nvidia/version").read_text("utf-8").partition("\n")[0]
+    except OSError:
+        return str(call("cuDriverGetVersion"))
 
 
 def current_device() -> int:

@@ -28,6 +28,7 @@ from implicit_conv.gpu.cuda.arrays import (
     operand,
     result_maker,
     see,
+    see_tensor,
 )
 from implicit_conv.gpu.cuda.streams import among, stream_of
 from implicit_conv.gpu.cuda.transfer import STREAM, Buffer, fetched, sent
@@ -88,7 +89,7 @@ def device_filter(choice: Choice, w: Operand) -> Operand:
     if not given.view(axes).packed and not choice.variant.band:
         package = library(given.owner)
         if package == "torch":
-            return operand(given.owner.permute(axes).contiguous())
+            return see_tensor(given.owner.permute(axes).contiguous()).operand
         if package == "cupy":
             return operand(given.owner.transpose(axes).copy())
     return given.view(axes)
@@ -185,9 +186,7 @@ def _output_maker(choice: Choice, x: Seen) -> Callable[[Any], Any]:
     channels_last = problem.C > 1 and strides[axes[-1]] == problem.itemsize
     if not channels_last or problem.channels_last:
         axes = tuple(range(len(shape)))
-    return result_maker(
-        x.owner, tuple(shape[axis] for axis in axes), _inverse(axes), problem.dtype
-    )
+    return result_maker(x.owner, tuple(shape[axis] for axis in axes), _inverse(axes), problem.dtype)
 
 
 def run_on_copies(

@@ -1,0 +1,6 @@
+"""What doors know of the GPU's engine: how a tensor is seen without questions, and the driver."""
+
+from implicit_conv.gpu.cuda.arrays import see_tensor
+from implicit_conv.gpu.cuda.driver import version
+
+__all__ = ["see_tensor", "version"]

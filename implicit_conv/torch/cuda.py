@@ -1,0 +1,211 @@
+"""Convolutions of tensors on a GPU: ours where it was measured to be faster than torch's kernel.
+
+What is not served, or was not measured to be faster, runs torch's own ``aten::convolution``, which
+chooses a kernel of cuDNN by torch's settings. Gradients are torch's own.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from implicit_conv.cpu.machine.times import Table, Times, size_name
+from implicit_conv.errors import DTypeError, PlanError, ShapeError
+from implicit_conv.operators import conv
+from implicit_conv.operators.dispatch import make_plan
+from implicit_conv.operators.on_gpu import see_tensor, version
+from implicit_conv.operators.plan import Plan
+from implicit_conv.process.cache import CALLS, keep_recent, older_call
+from implicit_conv.settings import current
+from implicit_conv.torch.first_calls import REFUSED
+from implicit_conv.torch.measured import differs, ours_is_faster
+from implicit_conv.torch.steps import LOG, REFUSAL, Window
+
+ROUNDS = 3  # pairs of calls that are timed, in turn
+OPERATORS = {2: conv.CONV2D}  # by the number of spatial axes
+RULES = "CUDA events, results compared"  # what a race is: times of others are not read
+DTYPES = torch.float16, torch.bfloat16, torch.float32
+LOCK = threading.RLock()  # held while calls are measured
+TORCHS: Any = torch.library.get_kernel("aten::convolution", "Undefined")
+
+Call = Callable[[], Any]
+
+
+class Step:
+    """Convolutions of tensors of one kind on a GPU, with results like `y`."""
+
+    def __init__(self, plan: Plan, y: Any) -> None:
+        self.plan = plan
+        self._run: Any = plan.engine.run
+        sizes = tuple(y.shape), tuple(y.stride())
+        self._new = partial(torch.empty_strided, *sizes, dtype=y.dtype, device=y.device)
+
+    def __call__(self, x: Any, w: Any, bias: Any) -> Any:
+        """The result, on the stream that torch works on. No gradients are recorded."""
+        y = self._new()
+        added = None if bias is None else see_tensor(bias)
+        self._run(see_tensor(x), see_tensor(w), added, None, see_tensor(y))
+        return y
+
+
+def convolution(
+    switch: Any,
+    keys: Any,
+    x: Any,
+    w: Any,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    added: Any,
+    groups: int,
+) -> Any:
+    """``aten::convolution`` of tensors on a GPU. `keys` is the dispatcher's set of keys; see
+    `Window` for what follows the tensors, and `override` for the switch.
+    """
+    sizes = stride, padding, dilation, transposed, added, groups
+    window = Window.of(sizes, switch.precision)
+    kinds = _kind(x), _kind(w), None if bias is None else _kind(bias)
+    key = "cuda", kinds, window, current().key, switch.choose, _flags()
+    step = CALLS.get(key) or older_call(key)
+    if step is REFUSED:
+        return torchs_convolution(keys, x, w, bias, sizes)
+    if step is not None:
+        return step(x, w, bias)
+    y = torchs_convolution(keys, x, w, bias, sizes)  # whose errors are torch's
+    if torch.cuda.is_current_stream_capturing():  # where nothing can be measured
+        return y
+    theirs = partial(torchs_convolution, keys, x, w, bias, sizes)
+    with LOCK:
+        step = _chosen(key, x, w, bias, window, y, theirs)
+        keep_recent(key, step)
+    return y if step is REFUSED else step(x, w, bias)
+
+
+def torchs_convolution(keys: Any, x: Any, w: Any, bias: Any, sizes: Any) -> Any:
+    """The convolution by torch's own kernel, which reads torch's settings."""
+    return TORCHS.call_boxed(keys, x, w, bias, *sizes)
+
+
+def _kind(tensor: Any) -> tuple[Any, ...]:
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.data_ptr() % 16
+
+
+def _flags() -> tuple[Any, ...]:
+    """Settings of torch by which its kernel is chosen, and how long that takes."""
+    c = torch._C
+    return (
+        c._get_cudnn_enabled(),
+        c._get_cudnn_benchmark(),
+        c._get_cudnn_deterministic(),
+        c._get_deterministic_algorithms(),
+        c._get_fp32_precision_getter("cuda", "conv"),
+    )
+
+
+def _chosen(key: Any, x: Any, w: Any, bias: Any, window: Window, y: Any, theirs: Call) -> Any:
+    """The step that computes such convolutions, where it was measured to take less time than
+    `theirs`, whose result is `y`; or else REFUSED.
+    """
+    *_, choose, flags = key
+    try:
+        _check(x, w, bias, window)
+        step = Step(_plan(x, w, window), y)
+        ours = partial(step, x, w, bias)
+        if differs(ours(), y):
+            LOG.warning("torch's own kernel runs: ours differs by more than rounding")
+            return REFUSED
+        if choose == "always":
+            return step
+        if any(flags[2:4]):  # what a process measures must not change its bits
+            raise PlanError("deterministic algorithms are asked for")
+        times = _times(key[:-2], flags, x.device.index, ours, theirs)
+    except (ShapeError, DTypeError, PlanError) as error:
+        if "CUDA driver" in str(error):  # which is the machine's matter, and not the call's
+            _tell(str(error))
+        LOG.debug(REFUSAL, error)
+        return REFUSED
+    except Exception as error:  # of a compiler, a driver, a card: a network goes on without us
+        _tell(f"{type(error).__name__}: {error}")
+        return REFUSED
+    if ours_is_faster(times):
+        return step
+    LOG.debug(REFUSAL, "it took {1:.4f} ms, and ours {0:.4f}".format(*(1e3 * t for t in times)))
+    return REFUSED
+
+
+def _check(x: Any, w: Any, bias: Any, window: Window) -> None:
+    """Check that torch and plans read these tensors and arguments alike.
+
+    Raises
+    ------
+    PlanError
+        They may not.
+    """
+    tensors = [tensor for tensor in (x, w, bias) if tensor is not None]
+    rank = w.dim() - 2
+    rules = {
+        "only images are computed on a GPU": rank in OPERATORS and x.dim() == rank + 2,
+        "transposed convolutions run on CPUs alone": not window.transposed,
+        f"tensors are not all of one of {', '.join(map(str, DTYPES))}": x.dtype in DTYPES
+        and {t.dtype for t in tensors} == {x.dtype},
+        "tensors are on several devices": {t.device for t in tensors} == {x.device},
+        "a tensor is sparse": {t.layout for t in tensors} == {torch.strided},
+        "a tensor is empty": all([t.numel() for t in tensors]),
+    }
+    broken = [rule for rule, holds in rules.items() if not holds]
+    if broken:
+        raise PlanError(broken[0])
+
+
+def _plan(x: Any, w: Any, window: Window) -> Plan:
+    """The plan for tensors like these on their GPU."""
+    return make_plan(
+        OPERATORS[w.dim() - 2],
+        dtype=str(x.dtype).removeprefix("torch."),
+        x_shape=tuple(x.shape),
+        w_shape=tuple(w.shape),
+        precision=window.precision,
+        device=f"cuda:{x.device.index}",
+        **window.options,
+    )
+
+
+def _times(kind: Any, flags: Any, device: int, ours: Call, theirs: Call) -> Times:
+    """The least times of both calls, measured in turn once for each kind, card and driver."""
+    table, size = _table(device), size_name(flags)
+    measured = table.of_kind(kind)
+    if size not in measured:
+        pairs = [(_seconds(ours), _seconds(theirs)) for _ in range(ROUNDS)]
+        measured[size] = Times(*map(min, zip(*pairs, strict=True)))
+        table.save(kind)
+    return measured[size]
+
+
+@functools.cache
+def _table(device: int) -> Table:
+    """The times of a card: those of another card or driver, and of other versions, are others."""
+    name = torch.cuda.get_device_name(device)
+    return Table((RULES, torch.__version__, torch.backends.cudnn.version(), name, version()))
+
+
+def _seconds(call: Call) -> float:
+    """The time of a call on the current stream, by events."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    call()
+    end.record()
+    end.synchronize()
+    return 1e-3 * float(start.elapsed_time(end))
+
+
+@functools.lru_cache(64)
+def _tell(reason: str) -> None:
+    """Warn once of each reason that is the machine's, such as a driver that is missing."""
+    LOG.warning(REFUSAL, reason)

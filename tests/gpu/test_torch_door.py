@@ -1,0 +1,264 @@
+"""torch's convolutions on a GPU: on a recorded driver that computes in the memory of the tensors,
+with planted times. What torch's dispatcher does with tensors of a GPU only a GPU can show.
+"""
+
+import ctypes
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", minversion="2.13", reason="pip install '.[torch]'")
+
+import implicit_conv.torch as door  # noqa: E402
+from implicit_conv.errors import PlanError  # noqa: E402
+from implicit_conv.gpu.cuda import driver  # noqa: E402
+from implicit_conv.process import cache, disk  # noqa: E402
+from implicit_conv.torch import cuda, override  # noqa: E402
+
+RUNS = 1, 2, 3, 4, 33, 40
+OURS, THEIRS = {"ours": 1.0, "theirs": 2.0}, {"ours": 2.0, "theirs": 1.0}
+LAST, PLAIN = torch.channels_last, torch.contiguous_format
+
+
+class Card:
+    """What runs on the recorded GPU, with the seconds that calls of each kernel are said to take.
+
+    Attributes
+    ----------
+    ran : list of str
+        "ours" and "theirs", since it was last cleared.
+    measured : int
+        How many calls were timed.
+    """
+
+    def __init__(self, on_gpu):
+        self.on_gpu, self.seconds, self.ran, self.measured = on_gpu, OURS, [], 0
+        self.name, self.version, self.captures = "card", "driver 1", False
+
+    def time(self, call):
+        call()
+        self.measured += 1
+        return self.seconds["ours" if isinstance(call.func, cuda.Step) else "theirs"]
+
+    def theirs(self, keys, x, w, bias, sizes):
+        self.ran.append("theirs")
+        plain = (None if t is None else t.as_subclass(torch.Tensor) for t in (x, w, bias))
+        return self.on_gpu(torch.ops.aten.convolution.default(*plain, *sizes))
+
+    def forget(self):
+        """Be another process, which finds what is on disk."""
+        cache.clear()
+        cuda._table.cache_clear()
+
+
+@pytest.fixture
+def card(recorder, on_gpu, monkeypatch, tmp_path):
+    card = Card(on_gpu)
+    run, new = cuda.Step.__call__, torch.empty_strided
+
+    def ours(step, *tensors):
+        card.ran.append("ours")
+        return run(step, *tensors)
+
+    def array(address, shape, strides, dtype):
+        dtype = np.dtype(dtype)
+        size = sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) + dtype.itemsize
+        memory = np.frombuffer((ctypes.c_char * size).from_address(address), np.uint8)
+        return np.lib.stride_tricks.as_strided(memory.view(dtype), shape, strides)
+
+    monkeypatch.setattr(recorder, "array", array)
+    monkeypatch.setattr(cuda.Step, "__call__", ours)
+    monkeypatch.setattr(cuda, "_seconds", card.time)
+    monkeypatch.setattr(cuda, "torchs_convolution", card.theirs)
+    monkeypatch.setattr(cuda, "version", lambda: card.version)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: card.name)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: card.captures)
+    raw = "_cuda_getCurrentRawStream"
+    monkeypatch.setattr(torch._C, raw, lambda device: 7, raising=False)
+    monkeypatch.setattr(
+        torch, "empty_strided", lambda *sizes, dtype, device: on_gpu(new(*sizes, dtype=dtype))
+    )
+    monkeypatch.setattr(disk, "user_folder", lambda: tmp_path)
+    for each in (cuda._tell.cache_clear, disk.store.cache_clear, card.forget):
+        each()
+    yield card
+    card.forget()
+    disk.store.cache_clear()
+
+
+def tensors(
+    card, dtype=torch.float16, x=(2, 16, 9, 8), w=(8, 16, 3, 3), bias=True, formats=(LAST, LAST)
+):
+    """Integers, so that sums are exact."""
+
+    def tensor(shape, form=PLAIN):
+        values = torch.randint(-3, 4, shape).to(dtype)
+        return card.on_gpu(values.contiguous(memory_format=form))
+
+    return *map(tensor, (x, w), formats), tensor(w[:1]) if bias else None
+
+
+def sizes(stride=1, padding=1, dilation=1, transposed=False, groups=1, rank=2):
+    each = ([value] * rank for value in (stride, padding, dilation))
+    return *each, transposed, [0] * rank, groups
+
+
+def convolved(x, w, bias, *window):
+    return override._convolution_on_gpu(None, x, w, bias, *window)
+
+
+def expected(x, w, bias, *window):
+    plain = (None if t is None else t.as_subclass(torch.Tensor).double() for t in (x, w, bias))
+    return torch.ops.aten.convolution.default(*plain, *window)
+
+
+@pytest.mark.parametrize("seconds", [OURS, THEIRS], ids=["ours", "theirs"])
+@pytest.mark.parametrize("formats", [(LAST, LAST), (PLAIN, PLAIN)], ids=str)
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_faster_kernel_runs_in_every_repetition(card, seconds, formats, bias):
+    """Two dtypes and windows in turn, with new values at new addresses, and torch's strides."""
+    card.seconds, kept = seconds, []
+    kinds = [(torch.float16, sizes(stride=2)), (torch.float32, sizes(groups=1, padding=0))]
+    for run in range(1, max(RUNS) + 1):
+        for dtype, window in kinds:
+            given = tensors(card, dtype, bias=bias, formats=formats)
+            kept += given  # so that addresses are new
+            y = convolved(*given, *window)
+            if run == 1:
+                strides = card.theirs(None, *given, window).stride()
+                card.ran.clear()
+            assert (
+                y.stride()
+                == torch.ops.aten.convolution.default(
+                    *(t if t is None else t.as_subclass(torch.Tensor) for t in given), *window
+                ).stride()
+            )
+            if run in RUNS:
+                assert torch.equal(y.as_subclass(torch.Tensor).double(), expected(*given, *window))
+    del strides
+    assert set(card.ran) == {"ours" if seconds is OURS else "theirs"}
+    assert card.measured == 2 * 2 * cuda.ROUNDS
+
+
+def test_times_are_kept_on_disk_for_this_card_and_driver(card):
+    given = tensors(card)
+    for name, driver_of_it, measures in (
+        ("card", "driver 1", True),
+        ("card", "driver 1", False),
+        ("card", "driver 2", True),
+        ("another card", "driver 1", True),
+        ("card", "driver 1", False),
+    ):
+        card.name, card.version, card.measured = name, driver_of_it, 0
+        card.seconds = OURS if name == "card" else THEIRS
+        card.forget()
+        convolved(*given, *sizes())
+        card.ran.clear()
+        convolved(*given, *sizes())
+        assert card.measured == 2 * cuda.ROUNDS * measures
+        assert card.ran == ["ours" if name == "card" else "theirs"]
+
+
+REFUSED = {
+    "float64": ({"dtype": torch.float64}, {}),
+    "transposed": ({"w": (16, 8, 3, 3), "bias": False}, {"transposed": True}),
+    "volumes": (
+        {"x": (1, 2, 4, 5, 6), "w": (3, 2, 2, 2, 2), "formats": (PLAIN, PLAIN)},
+        {"rank": 3},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_served_runs_torchs_kernel(card, recorder, name):
+    changes, window = REFUSED[name]
+    given = tensors(card, **changes)
+    for _ in range(3):
+        convolved(*given, *sizes(**window))
+    assert card.ran == ["theirs"] * 3 and not recorder["cuLaunchKernelEx"]
+
+
+def test_errors_are_torchs(card):
+    x, _, bias = tensors(card)
+    with pytest.raises(RuntimeError, match="expected input"):
+        convolved(x, card.on_gpu(torch.zeros(8, 5, 3, 3).half()), bias, *sizes())
+    assert card.ran == ["theirs"]
+
+
+def test_a_result_that_differs_is_not_used(card, recorder, caplog):
+    given, convolve = tensors(card), recorder.convolve
+
+    def wrong(*arguments):
+        convolve(*arguments)
+        call, g, *_ = recorder.launched()
+        shape, strides = (g.N, g.K, g.P, g.Q), (call.y_n, call.y_k, call.y_p, call.y_q)
+        recorder.array(call.y, shape, strides, "float16")[...] += 9
+
+    recorder.convolve = wrong
+    for _ in range(3):
+        y = convolved(*given, *sizes())
+        assert torch.equal(y.as_subclass(torch.Tensor).double(), expected(*given, *sizes()))
+    assert "differs by more than rounding" in caplog.text and card.ran[1:].count("ours") == 1
+
+
+def test_a_graph_that_is_captured_runs_what_is_known(card):
+    """A new call cannot be measured there, and is measured by the first one outside of it."""
+    given = tensors(card)
+    for captures, ran in ((True, "theirs"), (True, "theirs"), (False, None), (True, "ours")):
+        card.captures = captures
+        card.ran.clear()
+        convolved(*given, *sizes())
+        assert ran is None or card.ran == [ran]
+
+
+def test_choice_and_settings(card, monkeypatch):
+    """ "always" measures nothing; where bits must not change, torch's kernel runs."""
+    given, card.seconds = tensors(card), THEIRS
+    monkeypatch.setattr(override.SWITCH, "choose", "always")
+    convolved(*given, *sizes())
+    assert card.ran[-1] == "ours" and not card.measured
+    monkeypatch.setattr(override.SWITCH, "choose", "measured")
+    card.seconds = OURS
+    monkeypatch.setattr(torch._C, "_get_deterministic_algorithms", lambda: True)
+    convolved(*given, *sizes())
+    convolved(*given, *sizes())
+    assert card.ran[-1] == "theirs" and not card.measured
+
+
+def test_parameters_that_record_gradients_are_read(card):
+    """The dispatcher calls below autograd, where tensors still require gradients."""
+    x, w, bias = tensors(card)
+    w.requires_grad_()
+    convolved(x, w, bias, *sizes())
+    with torch.no_grad():
+        want = expected(x, w, bias, *sizes())
+    y = convolved(x, w, bias, *sizes())
+    assert torch.equal(y.as_subclass(torch.Tensor).double(), want)
+    assert card.ran[-1] == "ours" and not y.requires_grad
+
+
+def test_a_machine_without_a_driver_says_so_once(card, monkeypatch, caplog):
+    def bindings():
+        raise PlanError("no CUDA driver could be loaded; install one")
+
+    monkeypatch.setattr(driver, "bindings", bindings)
+    driver.device_arch.cache_clear()
+    for padding in range(3):
+        given = tensors(card)
+        convolved(*given, *sizes(padding=padding))
+    assert card.ran == ["theirs"] * 3
+    assert caplog.text.count("torch's own kernel runs: no CUDA driver could be loaded") == 1
+
+
+def test_enable_takes_tensors_of_gpus_and_gives_them_back():
+    def has_kernel():
+        return torch._C._dispatch_has_kernel_for_dispatch_key("aten::convolution", "CUDA")
+
+    before = has_kernel()
+    with door.enable():
+        assert has_kernel() or torch.version.hip
+    assert has_kernel() == before
+    import implicit_conv.torch.op  # noqa: F401
+
+    name = "implicit_conv::convolution"
+    assert torch._C._dispatch_has_kernel_for_dispatch_key(name, "CUDA")
