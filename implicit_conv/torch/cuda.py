@@ -27,7 +27,7 @@ from implicit_conv.torch.measured import differs, ours_is_faster
 from implicit_conv.torch.steps import LOG, REFUSAL, Window
 
 ROUNDS = 3  # pairs of calls that are timed, in turn
-OPERATORS = {2: conv.CONV2D}  # by the number of spatial axes
+OPERATORS = {1: conv.CONV1D, 2: conv.CONV2D}  # by the number of spatial axes
 RULES = "CUDA events, results compared"  # what a race is: times of others are not read
 DTYPES = torch.float16, torch.bfloat16, torch.float32
 LOCK = threading.RLock()  # held while calls are measured
@@ -151,7 +151,7 @@ def _check(x: Any, w: Any, bias: Any, window: Window) -> None:
     tensors = [tensor for tensor in (x, w, bias) if tensor is not None]
     rank = w.dim() - 2
     rules = {
-        "only images are computed on a GPU": rank in OPERATORS and x.dim() == rank + 2,
+        "a GPU computes signals and images alone": rank in OPERATORS and x.dim() == rank + 2,
         "transposed convolutions run on CPUs alone": not window.transposed,
         f"tensors are not all of one of {', '.join(map(str, DTYPES))}": x.dtype in DTYPES
         and {t.dtype for t in tensors} == {x.dtype},

@@ -6,17 +6,17 @@ A kept call reads other arrays than the first: each is compared with the oracle.
 import numpy as np
 import pytest
 
-from implicit_conv import conv2d, plan_conv2d
+from implicit_conv import conv1d, conv2d, plan_conv1d, plan_conv2d
 from implicit_conv.errors import DTypeError, PlanError
 from implicit_conv.gpu.run import launch
 from implicit_conv.operators import dispatch
 from implicit_conv.problem import reference
 
 RUNS = 1, 2, 3, 4, 33, 40
-NCHW, NHWC = (0, 1, 2, 3), (0, 2, 3, 1)  # orders of memory
-SEEDS = 3
+FIRST, LAST = "channels first", "channels last"  # orders of memory
+FORMS = "images", "patches", "signals"
 CHOICES = {  # for x, w, out and the residual; and whether there are bias and residual
-    "orders": (NCHW, NHWC),
+    "orders": (FIRST, LAST),
     "gaps": (0, 8),
     "offsets": (0, 1),
     "added": (0, 1),
@@ -41,7 +41,7 @@ class Memory:
         """(array on the device, view of its memory): `content` at a new address, its axes in
         `order` in memory, with `gap` unused elements after each row of that, at `offset` elements.
         """
-        order = order or tuple(range(content.ndim))
+        order = (0, *range(2, content.ndim), 1) if order == LAST else range(content.ndim)
         stored = content.transpose(order)
         room = (*stored.shape[:-1], stored.shape[-1] + gap)
         size = content.itemsize
@@ -59,22 +59,22 @@ def drawn(rng, dtype, *shape):
     return rng.integers(-3, 4, shape).astype(dtype)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("key", "place"), DIFFERENCES)
-def test_every_repetition_is_right(recorder, device_array, key, place, seed):
+def test_every_repetition_is_right(recorder, device_array, key, place, form):
     """Two kinds of calls in turn, which differ in one thing or in all, each 40 times by `conv2d` or
     by a plan; results are looked at in RUNS.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng([FORMS.index(form), place])
     memory = Memory(recorder, device_array, rng)
-    kinds = [kind_of_call(rng), kind_of_call(rng)]
+    kinds = [kind_of_call(rng, form), kind_of_call(rng, form)]
     if key:
         if (key, place) != ("added", 1):
             kinds[0]["added"][1] = 1
         if key == "offsets":  # kernels that move 16 bytes
-            kinds[0] |= {"orders": [NHWC] * 4, "gaps": [0] * 4, "offsets": [0] * 4}
-            kinds[0] |= {"sizes": ((2, 16, 7, 9), (16, 16, 3, 2))}
-            kinds[0]["options"]["groups"] = 1
+            kinds[0] |= {"orders": [LAST] * 4, "gaps": [0] * 4, "offsets": [0] * 4}
+            kinds[0] |= {"sizes": ((2, 16, 6, 8), (16, 16, 2, 2))}
+            kinds[0]["options"] |= {"groups": 1, "padding": 0, "stride": 2}
         other = list(kinds[0][key])
         other[place] = next(value for value in CHOICES[key] if value != other[place])
         kinds[1] = {**kinds[0], key: other}
@@ -84,23 +84,24 @@ def test_every_repetition_is_right(recorder, device_array, key, place, seed):
             made[number] = check(memory, rng, kind, made[number], run in RUNS)
 
 
-def kind_of_call(rng):
+def kind_of_call(rng, form):
     """What stays the same in repetitions."""
-    groups = int(rng.choice([1, 1, 2]))
+    groups = 1 if form == "patches" else int(rng.choice([1, 1, 2]))
     channels, filters = int(rng.choice([3, 8, 16])), int(rng.choice([5, 8, 16]))
-    r, s = rng.integers(1, 4, 2)
+    r, s = rng.integers(1, 4, 2).tolist()
+    h, w, stride, padding = 7, 9, int(rng.integers(1, 3)), int(rng.integers(0, 2))
+    if form == "patches":
+        r = s = stride = int(rng.integers(2, 5))
+        h, w, padding = 3 * r, 4 * s, 0
     return {
+        "form": form,
         "sizes": (
-            (int(rng.integers(1, 4)), channels * groups, 7, 9),
-            (filters * groups, channels, int(r), int(s)),
+            (int(rng.integers(1, 4)), channels * groups, h, w),
+            (filters * groups, channels, r, s),
         ),
-        "options": {
-            "stride": int(rng.integers(1, 3)),
-            "padding": int(rng.integers(0, 2)),
-            "groups": groups,
-        },
+        "options": {"stride": stride, "padding": padding, "groups": groups},
         "dtype": [str(rng.choice(CHOICES["dtype"]))],
-        "orders": [(NCHW, NHWC)[rng.integers(2)] for _ in range(4)],
+        "orders": rng.choice(CHOICES["orders"], 4).tolist(),
         "gaps": rng.choice(CHOICES["gaps"], 4).tolist(),
         "offsets": rng.choice(CHOICES["offsets"], 4).tolist(),
         "added": rng.choice(CHOICES["added"], 2).tolist(),
@@ -117,7 +118,13 @@ def check(memory, rng, kind, before, looks):
     pad, step = options["padding"], options["stride"]
     p, q = (h + 2 * pad - r) // step + 1, (w + 2 * pad - s) // step + 1
     residual = drawn(rng, dtype, n, k, p, q) if kind["added"][1] else None
-    contents = x, f, np.full((n, k, p, q), np.nan, dtype), residual
+    signals = kind["form"] == "signals"
+    rank = 1 if signals else 2
+    if signals:  # the first rows alone
+        x, f, p = x[:, :, 0], f[:, :, 0], None
+        residual = residual if residual is None else residual[:, :, 0]
+    shape = (n, k, q) if signals else (n, k, p, q)
+    contents = x, f, np.full(shape, np.nan, dtype), residual
     if before is not None and kind["kept"]:
         arrays = before
         for (_, view), content in zip(arrays, (*contents, bias), strict=True):
@@ -133,20 +140,23 @@ def check(memory, rng, kind, before, looks):
         arrays.append((None, None) if bias is None else memory(bias))
     (on_x, _), (on_f, _), (out, y), (on_residual, _), (on_bias, _) = arrays
     if kind["planned"]:
-        plan = plan_conv2d(x.shape, f.shape, dtype, **options, device="cuda")
+        plan = (plan_conv1d if signals else plan_conv2d)(
+            x.shape, f.shape, dtype, **options, device="cuda"
+        )
         plan(on_x, on_f, on_bias, residual=on_residual, out=out)
     else:
-        conv2d(on_x, on_f, on_bias, **options, residual=on_residual, out=out)
+        convolve = conv1d if signals else conv2d
+        convolve(on_x, on_f, on_bias, **options, residual=on_residual, out=out)
     if looks:
         want = reference.conv(
             x.astype(np.float64),
             f.astype(np.float64),
-            stride=(step, step),
-            dilation=(1, 1),
-            pads=((pad, pad), (pad, pad)),
+            stride=(step,) * rank,
+            dilation=(1,) * rank,
+            pads=((pad, pad),) * rank,
             groups=options["groups"],
         )
-        want = want + (0 if bias is None else bias[:, None, None])
+        want = want + (0 if bias is None else bias.reshape(-1, *[1] * rank))
         np.testing.assert_array_equal(y, want + (0 if residual is None else residual))
     return arrays if kind["kept"] else None
 

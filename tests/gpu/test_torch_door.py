@@ -112,16 +112,25 @@ def expected(x, w, bias, *window):
     return torch.ops.aten.convolution.default(*plain, *window)
 
 
+SHAPES = {  # spatial axes, and arguments of `tensors`
+    "images": (2, {"formats": (PLAIN, PLAIN)}),
+    "channels last": (2, {}),
+    "patches": (2, {"x": (2, 8, 12, 8), "w": (8, 8, 4, 4)}),
+    "signals": (1, {"x": (2, 16, 9), "w": (8, 16, 3), "formats": (PLAIN, PLAIN)}),
+}
+
+
 @pytest.mark.parametrize("seconds", [OURS, THEIRS], ids=["ours", "theirs"])
-@pytest.mark.parametrize("formats", [(LAST, LAST), (PLAIN, PLAIN)], ids=str)
 @pytest.mark.parametrize("bias", [True, False])
-def test_the_faster_kernel_runs_in_every_repetition(card, seconds, formats, bias):
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_faster_kernel_runs_in_every_repetition(card, name, seconds, bias):
     """Two dtypes and windows in turn, with new values at new addresses, and torch's strides."""
-    card.seconds, kept = seconds, []
-    kinds = [(torch.float16, sizes(stride=2)), (torch.float32, sizes(groups=1, padding=0))]
+    card.seconds, kept, (rank, shapes) = seconds, [], SHAPES[name]
+    windows = sizes(stride=2, rank=rank), sizes(stride=4, padding=0, rank=rank)
+    kinds = list(zip((torch.float16, torch.float32), windows, strict=True))
     for run in range(1, max(RUNS) + 1):
         for dtype, window in kinds:
-            given = tensors(card, dtype, bias=bias, formats=formats)
+            given = tensors(card, dtype, bias=bias, **shapes)
             kept += given  # so that addresses are new
             y = convolved(*given, *window)
             if run == 1:
@@ -138,6 +147,53 @@ def test_the_faster_kernel_runs_in_every_repetition(card, seconds, formats, bias
     del strides
     assert set(card.ran) == {"ours" if seconds is OURS else "theirs"}
     assert card.measured == 2 * 2 * cuda.ROUNDS
+
+
+def shifted(tensor):
+    """The same values one element further, where nothing can be read 16 bytes at a time."""
+    memory = torch.zeros(tensor.numel() + 1, dtype=tensor.dtype)[1:]
+    return memory.as_strided(tensor.shape, tensor.stride()).copy_(tensor)
+
+
+CHANGES = {  # of x, w and bias, and of the sizes after them
+    "x in another order": (lambda x, w, b: (x.contiguous(), w, b), {}),
+    "w in another order": (lambda x, w, b: (x, w.contiguous(), b), {}),
+    "both in another order": (lambda x, w, b: (x.contiguous(), w.contiguous(), b), {}),
+    "x elsewhere": (lambda x, w, b: (shifted(x), w, b), {}),
+    "w elsewhere": (lambda x, w, b: (x, shifted(w), b), {}),
+    "no bias": (lambda x, w, b: (x, w, None), {}),
+    "fewer images": (lambda x, w, b: (x[:1], w, b), {}),
+    "another type": (lambda x, w, b: (x.float(), w.float(), b.float()), {}),
+    "stride": (lambda *given: given, {"stride": 2}),
+    "padding": (lambda *given: given, {"padding": 0}),
+    "dilation": (lambda *given: given, {"dilation": 2}),
+    "groups": (lambda x, w, b: (x, w[:, :8], b), {"groups": 2}),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_calls_that_differ_in_one_thing_are_told_apart(card, name):
+    """In turn: each is measured by itself, and has its own values and strides."""
+    change, window = CHANGES[name]
+    plain = [t.as_subclass(torch.Tensor) for t in tensors(card)]
+    changed = [t if t is None else card.on_gpu(t) for t in change(*plain)]
+    calls = [(list(map(card.on_gpu, plain)), sizes()), (changed, sizes(**window))]
+    for _ in range(3):
+        for given, window in calls:
+            y = convolved(*given, *window)
+            assert torch.equal(y.as_subclass(torch.Tensor).double(), expected(*given, *window))
+            assert y.stride() == expected(*given, *window).stride()
+    assert card.ran[-2:] == ["ours", "ours"] and card.measured == 2 * 2 * cuda.ROUNDS
+
+
+def test_a_known_call_leaves_errors_to_torch(card):
+    x, w, bias = tensors(card)
+    for _ in range(2):
+        convolved(x, w, bias, *sizes())
+        with pytest.raises(RuntimeError, match="expected bias"):
+            convolved(x, w, card.on_gpu(torch.zeros(9).half()), *sizes())
+        convolved(x, w, card.on_gpu(bias.as_subclass(torch.Tensor).float()), *sizes())
+        assert card.ran[-2:] == ["theirs", "theirs"]
 
 
 def test_times_are_kept_on_disk_for_this_card_and_driver(card):
