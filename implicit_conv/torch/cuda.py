@@ -78,13 +78,14 @@ def convolution(
         return torchs_convolution(keys, x, w, bias, sizes)
     if step is not None:
         return step(x, w, bias)
-    y = torchs_convolution(keys, x, w, bias, sizes)  # whose errors are torch's
-    if torch.cuda.is_current_stream_capturing():  # where nothing can be measured
-        return y
-    theirs = partial(torchs_convolution, keys, x, w, bias, sizes)
-    with LOCK:
-        step = _chosen(key, x, w, bias, window, y, theirs)
-        keep_recent(key, step)
+    with torch.cuda.device_of(x):  # whose stream the events are of
+        y = torchs_convolution(keys, x, w, bias, sizes)  # whose errors are torch's
+        if torch.cuda.is_current_stream_capturing():  # where nothing can be measured
+            return y
+        theirs = partial(torchs_convolution, keys, x, w, bias, sizes)
+        with LOCK:
+            step = _chosen(key, x, w, bias, window, y, theirs)
+            keep_recent(key, step)
     return y if step is REFUSED else step(x, w, bias)
 
 
