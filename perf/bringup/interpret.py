@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.stride_tricks import as_strided
 
 from implicit_conv import ptx
 from implicit_conv.gpu.plan.candidate import Choice
@@ -63,6 +64,7 @@ def interpret(
     blocks: int | None = None,
     in_place: bool = False,
     gap: int = 0,
+    apart: int = 0,
     **options: Any,
 ) -> Array:
     """y of `choice` for C-contiguous arrays in the view's layouts.
@@ -79,6 +81,9 @@ def interpret(
         y is written over the residual.
     gap : int
         Elements that follow the channels of each pixel of x and tap of w, all NaN.
+    apart : int
+        Bytes from an image of y and the residual to the next, and of an x that is not loaded by a
+        tensor map; 0: they follow each other. What is between them is reserved, and not used.
     options
         Those of `ptx.Launch`: seed, flaky, watch, limit.
 
@@ -95,12 +100,10 @@ def interpret(
     if (v.biased, v.residual) != (bias is not None, residual is not None):
         raise ValueError(f"biased {v.biased}, residual {v.residual}: other arrays are given")
     offset = v.alignment % VECTOR_BYTES
-    x_at, w_at = _put(memory, x, offset, gap), _put(memory, w, offset, gap)
-    z = _put(memory, residual)
-    y = np.full(view.output_shape, 0xFF, np.uint8).repeat(v.itemsize, axis=-1)
-    if in_place and residual is not None:
-        y = np.ascontiguousarray(residual).copy().reshape(-1).view(np.uint8)
-    out = DeviceArray(memory.put(y), contiguous_strides(view.output_shape, v.itemsize))
+    x_at = _put(memory, x, offset, gap, 0 if v.producer == "tma" else apart)
+    w_at, z = _put(memory, w, offset, gap), _put(memory, residual, apart=apart)
+    unset = residual if in_place else np.full(view.output_shape, -1, f"i{v.itemsize}")
+    out = _put(memory, unset, apart=apart)
     z = out if in_place else z
     bias_at = 0 if bias is None else memory.put(bias.copy())
     call = arguments(choice, x_at, w_at, out, bias_at, z)
@@ -117,20 +120,36 @@ def interpret(
         names=region_names(choice.layout, buffers(v, choice.geometry)),
         **options,
     ).run()
-    times = launch.written.get(out.address, np.zeros(1, np.uint8))
-    if y.size and (times != 1).any():
+    (y,) = (buffer.data for buffer in memory.buffers if buffer.address == out.address)
+    times = _images(launch.written.get(out.address, np.zeros(y.size, np.uint8)), out, view.N)
+    if (times != 1).any():
         raise WriteError(f"bytes of y were written {np.unique(times).tolist()} times")
     kind = np.float32 if v.itemsize == 4 else np.uint16
-    return y.reshape(-1).view(kind).reshape(view.output_shape)
+    return np.ascontiguousarray(_images(y, out, view.N)).view(kind).reshape(view.output_shape)
 
 
-def _put(memory: ptx.Memory, array: Array | None, offset: int = 0, gap: int = 0) -> DeviceArray:
+def _images(data: Array, array: DeviceArray, count: int) -> Array:
+    """The bytes of each of `count` images in the memory of an array."""
+    apart = array.strides[0]
+    return as_strided(data, (count, data.size - (count - 1) * apart), (apart, 1))
+
+
+def _put(
+    memory: ptx.Memory, array: Array | None, offset: int = 0, gap: int = 0, apart: int = 0
+) -> DeviceArray:
+    """A copy of an array in memory; see `interpret` for the gaps in it."""
     if array is None:
         return NOWHERE
     nan = np.nan if array.dtype == np.float32 else 0x7FFF  # of bfloat16 and of float16
     copy = np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, gap)], constant_values=nan)
-    copy = np.ascontiguousarray(copy)
-    return DeviceArray(memory.put(copy, offset), contiguous_strides(copy.shape, copy.itemsize))
+    first, *others = contiguous_strides(copy.shape, copy.itemsize)
+    apart = apart or first
+    data = np.zeros((len(copy) - 1) * apart + first, np.uint8)
+    made = DeviceArray(memory.put(data, offset), (apart, *others))
+    _images(data, made, len(copy))[...] = (
+        np.ascontiguousarray(copy).view(np.uint8).reshape(len(copy), -1)
+    )
+    return made
 
 
 def encoded_maps(choice: Choice, x: int, w: int, memory: ptx.Memory) -> tuple[bytes, bytes]:
