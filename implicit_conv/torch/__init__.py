@@ -55,8 +55,8 @@ def enable(
         and so differ in last bits. "always" runs our kernel wherever it can, and so does
         "measured" with precision "strict" and under ``torch.use_deterministic_algorithms(True)``.
         On a GPU "measured" takes the times of three calls of each by events, and torch's kernel
-        runs where deterministic algorithms are asked for; a call that is new while a CUDA graph is
-        captured runs torch's kernel.
+        runs where deterministic algorithms are asked for and precision is not "strict"; a call that
+        is new while a CUDA graph is captured runs torch's kernel.
 
     Returns
     -------

@@ -18,7 +18,7 @@ from implicit_conv.cpu.machine.times import Table, Times, size_name
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
 from implicit_conv.operators import conv
 from implicit_conv.operators.dispatch import make_plan
-from implicit_conv.operators.on_gpu import see_tensor, version
+from implicit_conv.operators.on_gpu import device_arch, see_tensor, version
 from implicit_conv.operators.plan import Plan
 from implicit_conv.process.cache import CALLS, keep_recent, older_call
 from implicit_conv.settings import current
@@ -85,6 +85,8 @@ def convolution(
         theirs = partial(torchs_convolution, keys, x, w, bias, sizes)
         with LOCK:
             step = _chosen(key, x, w, bias, window, y, theirs)
+            if step is None:
+                return y
             keep_recent(key, step)
     return y if step is REFUSED else step(x, w, bias)
 
@@ -95,7 +97,10 @@ def torchs_convolution(keys: Any, x: Any, w: Any, bias: Any, sizes: Any) -> Any:
 
 
 def _kind(tensor: Any) -> tuple[Any, ...]:
-    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.data_ptr() % 16
+    """What a step depends on of a tensor, which may lack memory."""
+    address = tensor.data_ptr()
+    place = address % 16 if address else None
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device, place
 
 
 def _flags() -> tuple[Any, ...]:
@@ -111,44 +116,55 @@ def _flags() -> tuple[Any, ...]:
 
 
 def _chosen(key: Any, x: Any, w: Any, bias: Any, window: Window, y: Any, theirs: Call) -> Any:
-    """The step that computes such convolutions, where it was measured to take less time than
-    `theirs`, whose result is `y`; or else REFUSED.
+    """What `_raced` returns; REFUSED where torch's kernel must run, and a warning says so once for
+    each reason that is the machine's.
+    """
+    try:
+        device_arch(x.device.index)
+    except Exception as error:  # of a driver or a package that is missing, of an old card
+        _tell(str(error))
+        return REFUSED
+    try:
+        return _raced(key, x, w, bias, window, y, theirs)
+    except (ShapeError, DTypeError, PlanError) as error:
+        LOG.debug(REFUSAL, error)
+    except torch.OutOfMemoryError:
+        return None
+    except Exception as error:  # of a compiler, the driver, the card: a network goes on without us
+        _tell(str(error) or type(error).__name__)
+    return REFUSED
+
+
+def _raced(key: Any, x: Any, w: Any, bias: Any, window: Window, y: Any, theirs: Call) -> Any:
+    """The step that computes such convolutions where it was measured to take less time than
+    `theirs`, whose result is `y`, or else REFUSED; None where this call cannot tell.
     """
     *_, choose, flags = key
-    try:
-        _check(x, w, bias, window)
-        step = Step(_plan(x, w, window), y)
-        ours = partial(step, x, w, bias)
-        if differs(ours(), y):
-            LOG.warning("torch's own kernel runs: ours differs by more than rounding")
-            return REFUSED
-        if choose == "always":
-            return step
-        if any(flags[2:4]):  # what a process measures must not change its bits
-            raise PlanError("deterministic algorithms are asked for")
-        times = _times(key[:-2], flags, x.device.index, ours, theirs)
-    except (ShapeError, DTypeError, PlanError) as error:
-        if "CUDA driver" in str(error):  # which is the machine's matter, and not the call's
-            _tell(str(error))
-        LOG.debug(REFUSAL, error)
+    always = choose == "always" or window.precision == "strict"
+    reason = _reason(x, w, bias, window)
+    if not always and any(flags[2:4]):  # what a process measures must not change its bits
+        reason = "deterministic algorithms are asked for"
+    if reason:
+        LOG.debug(REFUSAL, reason)
         return REFUSED
-    except Exception as error:  # of a compiler, a driver, a card: a network goes on without us
-        _tell(f"{type(error).__name__}: {error}")
+    if not y.isfinite().all():  # no comparison would show a difference
+        return None
+    step = Step(_plan(x, w, window), y)
+    ours = partial(step, x, w, bias)
+    if differs(ours(), y):
+        LOG.warning(REFUSAL, "ours differs by more than rounding")
         return REFUSED
+    if always:
+        return step
+    times = _times(key[:-2], flags, x.device.index, ours, theirs)
     if ours_is_faster(times):
         return step
     LOG.debug(REFUSAL, "it took {1:.4f} ms, and ours {0:.4f}".format(*(1e3 * t for t in times)))
     return REFUSED
 
 
-def _check(x: Any, w: Any, bias: Any, window: Window) -> None:
-    """Check that torch and plans read these tensors and arguments alike.
-
-    Raises
-    ------
-    PlanError
-        They may not.
-    """
+def _reason(x: Any, w: Any, bias: Any, window: Window) -> str:
+    """Why torch's kernel must compute this, or an empty string."""
     tensors = [tensor for tensor in (x, w, bias) if tensor is not None]
     rank = w.dim() - 2
     rules = {
@@ -159,10 +175,9 @@ def _check(x: Any, w: Any, bias: Any, window: Window) -> None:
         "tensors are on several devices": {t.device for t in tensors} == {x.device},
         "a tensor is sparse": {t.layout for t in tensors} == {torch.strided},
         "a tensor is empty": all([t.numel() for t in tensors]),
+        "a tensor has no memory": all([t.data_ptr() for t in tensors]),
     }
-    broken = [rule for rule, holds in rules.items() if not holds]
-    if broken:
-        raise PlanError(broken[0])
+    return next((rule for rule, holds in rules.items() if not holds), "")
 
 
 def _plan(x: Any, w: Any, window: Window) -> Plan:

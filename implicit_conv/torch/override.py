@@ -124,7 +124,10 @@ def _backward(keys: Any, dy: Any, x: Any, w: Any, bias_sizes: Any, *sizes: Any) 
 
 
 def _convolution_on_gpu(*given: Any) -> Any:
-    """``aten::convolution`` on a GPU; see `cuda`."""
+    """``aten::convolution`` on a GPU; see `cuda`, and for the mode `_convolution`."""
+    if in_function_mode():
+        with torch._C.DisableTorchFunction():
+            return cuda.convolution(SWITCH, *given)
     return cuda.convolution(SWITCH, *given)
 
 

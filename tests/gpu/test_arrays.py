@@ -99,6 +99,10 @@ def test_tensors_are_read_by_their_own_attributes(on_gpu):
     with pytest.raises(PlanError, match=r"w has the opposite sign .* pass w.resolve_neg\(\)"):
         see(on_gpu(negative), "w")
     assert operand(on_gpu(negative.resolve_neg())).dtype == "float32"
+    freed = torch.zeros(2)
+    freed.untyped_storage().resize_(0)
+    with pytest.raises(PlanError, match="a Tensor has no memory"):
+        see(on_gpu(freed))
     weight = on_gpu(torch.zeros(2)).requires_grad_()
     with pytest.raises(PlanError, match=r"w requires gradients.* pass w.detach\(\)"):
         see(weight, "w")
@@ -127,6 +131,13 @@ def library(monkeypatch, package, **functions):
     interface = {"data": (512, False), "shape": (2, 3), "typestr": "<f2", "stream": 9}
     body = {"__module__": f"{package}.core", "__cuda_array_interface__": interface, "stream": 9}
     return type("Array", (), body)()
+
+
+def test_the_kind_of_an_array_says_its_library():
+    """Which decides whether a filter is copied in another order."""
+    kinds = [type("Array", (DLPack,), {"__module__": name}) for name in ("cupy.core", "others")]
+    first, second = (see(kind(np.zeros((2, 3), np.float32))).kind for kind in kinds)
+    assert first[:4] == second[:4] and first != second
 
 
 def test_the_stream_of_cupy_is_its_current_one(monkeypatch):

@@ -15,6 +15,7 @@ from implicit_conv import (
     config,
     conv1d,
     conv2d,
+    plan_conv1d,
     plan_conv2d,
 )
 from implicit_conv.errors import DTypeError
@@ -205,6 +206,28 @@ def test_wrong_arrays_for_a_plan_are_named_in_the_callers_layout(recorder):
         made(x.astype(np.float64), w)
     with pytest.raises(ShapeError, match=r"bias has shape \(3,\)"):
         made(x, w, np.ones(3, np.float32))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_no_images_are_planned_for(recorder, dtype):
+    assert plan_conv2d((0, 64, 8, 8), (64, 64, 3, 3), dtype, device="cuda").problem.N == 0
+    assert plan_conv1d((0, 64, 8), (64, 64, 3), dtype, device="sm_100").problem.N == 0
+
+
+def test_an_out_that_no_kernel_can_write_is_refused(recorder, device_array):
+    x, w = device_array(4096, (2, 8, 6, 6)), device_array(1 << 19, (8, 8, 3, 3))
+    shape, read_only = (2, 8, 4, 4), device_array(1 << 20, (2, 8, 4, 4))
+    read_only.__cuda_array_interface__["data"] = (1 << 20, True)
+    for out, error, words in (
+        (device_array(1 << 20, shape, strides=(0, 32, 8, 2)), ShapeError, "at one address"),
+        (device_array((1 << 20) + 1, shape), ShapeError, "aligned to its elements of 2 bytes"),
+        (read_only, PlanError, "out is read-only"),
+    ):
+        with pytest.raises(error, match=words):
+            conv2d(x, w, out=out)
+    assert not recorder["cuLaunchKernelEx"]
+    none = device_array(4096, (0, 8, 6, 6)), device_array((1 << 19) + 2, (0, 8, 4, 4))
+    conv2d(none[0], w, out=none[1])  # inside w, where it takes no place
 
 
 def test_a_wrong_device_array_is_named_before_a_result_is_made(recorder, device_array):

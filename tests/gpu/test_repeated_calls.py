@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from implicit_conv import conv1d, conv2d, plan_conv1d, plan_conv2d
-from implicit_conv.errors import DTypeError, PlanError
-from implicit_conv.gpu.run import launch
+from implicit_conv.errors import DriverError, DTypeError, PlanError
+from implicit_conv.gpu.run import launch, run
 from implicit_conv.operators import dispatch
 from implicit_conv.problem import reference
 
@@ -79,9 +79,9 @@ def test_every_repetition_is_right(recorder, device_array, key, place, form):
         other[place] = next(value for value in CHOICES[key] if value != other[place])
         kinds[1] = {**kinds[0], key: other}
     made = [None, None]
-    for run in range(1, max(RUNS) + 1):
+    for time in range(1, max(RUNS) + 1):
         for number, kind in enumerate(kinds):
-            made[number] = check(memory, rng, kind, made[number], run in RUNS)
+            made[number] = check(memory, rng, kind, made[number], time in RUNS)
 
 
 def kind_of_call(rng, form):
@@ -225,6 +225,46 @@ def test_a_launch_is_among_the_work_of_every_array(recorder, device_array, where
             ("wait", 99, 2),
         ]
         assert len(recorder["cuEventDestroy"]) == 2
+
+
+def test_a_result_is_made_on_the_device_of_x(recorder, device_array, monkeypatch):
+    """CuPy makes arrays on the device of the current context."""
+    made = []
+
+    def maker(owner, *sizes):
+        def make(x):
+            made.append(recorder.contexts[-1])
+            return device_array(1 << 20, (2, 8, 6, 6))
+
+        return make
+
+    monkeypatch.setattr(run, "result_maker", maker)
+    recorder._cuPointerGetAttribute = lambda *_: 1
+    for _ in range(2):
+        conv2d(device_array(4096, (2, 8, 8, 8)), device_array(1 << 17, (8, 8, 3, 3)))
+    assert made == [1, 1] and recorder.contexts == [0]
+
+
+def test_a_captured_stream_has_no_other_streams(recorder, device_array):
+    recorder._cuStreamIsCapturing = lambda stream: int(stream == 77)
+    w, y = device_array(1 << 17, (8, 8, 3, 3), stream=99), device_array(1 << 20, (2, 8, 6, 6))
+    conv2d(device_array(4096, (2, 8, 8, 8)), w, out=y)
+    assert not recorder["cuEvent"] and len(recorder["cuLaunchKernelEx"]) == 1
+
+
+def test_an_event_that_cannot_be_waited_for_is_destroyed(recorder, device_array):
+    recorder.failures["cuEventRecord"] = recorder.CUresult.CUDA_ERROR_INVALID_HANDLE
+    w, y = device_array(1 << 17, (8, 8, 3, 3), stream=99), device_array(1 << 20, (2, 8, 6, 6))
+    with pytest.raises(DriverError, match="cuEventRecord"):
+        conv2d(device_array(4096, (2, 8, 8, 8)), w, out=y)
+    assert len(recorder["cuEventDestroy"]) == 1 and not recorder["cuLaunchKernelEx"]
+
+
+def test_a_packed_numpy_filter_is_there_before_it_is_read(recorder):
+    made = plan_conv2d((2, 8, 8, 8), (8, 8, 3, 3), "float16", device="cuda")
+    made.pack(np.zeros((8, 8, 3, 3), np.float16))
+    names = [name for name, _ in recorder.calls]
+    assert names.index("cuStreamSynchronize") > names.index("cuMemcpyHtoD")
 
 
 @pytest.mark.parametrize("stream", [None, 77, 1])

@@ -281,6 +281,56 @@ def test_choice_and_settings(card, monkeypatch):
     assert card.ran[-1] == "theirs" and not card.measured
 
 
+def test_what_one_call_cannot_tell_is_not_kept(card, monkeypatch):
+    """Infinite results, and memory that is short for once."""
+    x, w, bias = tensors(card)
+    infinite = card.on_gpu(x.as_subclass(torch.Tensor) * torch.inf)
+    convolved(infinite, w, bias, *sizes())
+    assert not card.measured
+
+    def short(call):
+        raise torch.OutOfMemoryError("short")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cuda, "_seconds", short)
+        convolved(x, w, bias, *sizes())
+    convolved(x, w, bias, *sizes())
+    assert card.ran[-1] == "ours" and card.measured
+
+
+def test_strict_precision_runs_ours(card, monkeypatch):
+    monkeypatch.setattr(override.SWITCH, "precision", "strict")
+    card.seconds = THEIRS
+    convolved(*tensors(card), *sizes())
+    assert card.ran[-1] == "ours" and not card.measured
+
+
+def test_weights_without_memory_are_torchs_matter(card, monkeypatch):
+    def theirs(*_):
+        card.ran.append("theirs")
+        return card.on_gpu(torch.zeros(2, 8, 9, 8))
+
+    x, w, bias = tensors(card)
+    w.untyped_storage().resize_(0)
+    monkeypatch.setattr(cuda, "torchs_convolution", theirs)
+    convolved(x, w, bias, *sizes())
+    assert card.ran == ["theirs"]
+
+
+def test_a_mode_of_functions_sees_nothing_of_ours(card):
+    """Scripts run with theirs in force, such as that of a default device."""
+
+    class Mode(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            raise AssertionError(function)
+
+    given = tensors(card)
+    convolved(*given, *sizes())
+    with Mode():
+        convolved(*given, *sizes())
+    assert card.ran[-1] == "ours"
+
+
 def test_parameters_that_record_gradients_are_read(card):
     """The dispatcher calls below autograd, where tensors still require gradients."""
     x, w, bias = tensors(card)
@@ -295,7 +345,7 @@ def test_parameters_that_record_gradients_are_read(card):
 
 def test_a_machine_without_a_driver_says_so_once(card, monkeypatch, caplog):
     def bindings():
-        raise PlanError("no CUDA driver could be loaded; install one")
+        raise PlanError("the GPU engine needs cuda-bindings")
 
     monkeypatch.setattr(driver, "bindings", bindings)
     driver.device_arch.cache_clear()
@@ -303,7 +353,7 @@ def test_a_machine_without_a_driver_says_so_once(card, monkeypatch, caplog):
         given = tensors(card)
         convolved(*given, *sizes(padding=padding))
     assert card.ran == ["theirs"] * 3
-    assert caplog.text.count("torch's own kernel runs: no CUDA driver could be loaded") == 1
+    assert caplog.text.count("torch's own kernel runs: the GPU engine needs cuda-bindings") == 1
 
 
 def test_enable_takes_tensors_of_gpus_and_gives_them_back():

@@ -57,6 +57,11 @@ class Operand(NamedTuple):
         return self._replace(shape=shape, strides=tuple(strides))
 
     @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return ITEMSIZES[self.dtype]
+
+    @property
     def packed(self) -> bool:
         """Whether the array is C-contiguous."""
         return self.strides == contiguous_strides(self.shape, ITEMSIZES[self.dtype])
@@ -195,8 +200,15 @@ def _see_tensor(tensor: Any, name: str = "x") -> Seen:
 def see_tensor(tensor: Any) -> Seen:
     """Read a tensor on a GPU by its own attributes: torch's interfaces cost several times a launch.
     Its gradients and its negative bit are the caller's care.
+
+    Raises
+    ------
+    PlanError
+        It has elements, but no memory.
     """
     address = tensor.data_ptr()
+    if not address and tensor.numel():
+        raise PlanError(f"a {type(tensor).__name__} has no memory; pass a torch.Tensor with data")
     kind = tensor.shape, tensor.stride(), tensor.dtype, tensor.device.index, address % VECTOR_BYTES
     return new(Seen, (address, kind, "torch", tensor, None))
 
@@ -207,6 +219,8 @@ def _see_interface(array: Any, name: str) -> Seen:
     if interface is None or interface["typestr"] not in TYPESTRS:
         return _from_dlpack(detached(name, array), name)
     address, strides = int(interface["data"][0]), interface.get("strides")
+    if name == "out" and interface["data"][1]:
+        raise PlanError("out is read-only; pass another array")
     form = tuple(interface["shape"]), strides and tuple(strides), interface["typestr"]
     package = library(array)  # which packs filters, or does not
     stream = "cupy" if package == "cupy" else interface.get("stream")
@@ -262,7 +276,7 @@ def _from_dlpack(array: Any, name: str) -> Seen:
         )
     found = read_capsule(array, array.__dlpack__(stream=LEGACY_STREAM), name)
     form = found.shape, found.strides, found.dtype
-    kind = *form, _device_of(array), found.address % VECTOR_BYTES
+    kind = *form, _device_of(array), found.address % VECTOR_BYTES, library(array)
     return Seen(found.address, kind, 0, array, found.capsule)
 
 

@@ -95,7 +95,7 @@ def current_device() -> int:
     """The device of the current context; where there is none, device 0 becomes current."""
     cuda = bindings()
     status, device = cuda.cuCtxGetDevice()
-    if status == cuda.CUresult.CUDA_SUCCESS:
+    if not status:  # CUDA_SUCCESS is 0
         return int(device)
     call("cuCtxSetCurrent", _primary_context(0))
     return 0

@@ -27,9 +27,12 @@ def stream_of(array: Seen) -> int | None:
 @contextmanager
 def among(arrays: Sequence[Seen | None], stream: int) -> Iterator[None]:
     """Work that is put on `stream` in this block begins after that of the streams of `arrays` so
-    far, and ends before their work to come.
+    far, and ends before their work to come. While `stream` is captured into a graph, which has no
+    other streams, it is on its own.
     """
     others = {stream_of(array) for array in arrays if array} - {None, stream}
+    if others and int(driver.call("cuStreamIsCapturing", stream)):
+        others.clear()
     for other in others:
         _wait(stream, other)
     yield
@@ -41,6 +44,8 @@ def _wait(stream: int | None, other: int | None) -> None:
     """Let `stream` wait for the work of `other` so far."""
     untimed = driver.bindings().CUevent_flags.CU_EVENT_DISABLE_TIMING
     event = driver.call("cuEventCreate", untimed)
-    driver.call("cuEventRecord", event, other)
-    driver.call("cuStreamWaitEvent", stream, event, 0)
-    driver.call("cuEventDestroy", event)  # the driver keeps it until then
+    try:
+        driver.call("cuEventRecord", event, other)
+        driver.call("cuStreamWaitEvent", stream, event, 0)
+    finally:
+        driver.call("cuEventDestroy", event)  # the driver keeps it until all have waited

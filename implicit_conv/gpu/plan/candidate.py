@@ -200,6 +200,8 @@ def _maps_rule(view: Problem, v: Variant) -> str:
         return ""
     if view.groups > 1:
         return f"a tensor map covers one group, but the problem has {view.groups}"
+    if not view.N:
+        return "a tensor map covers images, of which there are none"
     try:
         activation_map(view, v)
     except ValueError as error:

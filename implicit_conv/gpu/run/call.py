@@ -42,6 +42,10 @@ class Call:
         for name, array in given.named():
             if array.device not in (None, device):
                 raise PlanError(f"{name} is on cuda:{array.device}, but x is on cuda:{device}")
+            if any(number % array.itemsize for number in (array.address, *array.strides)):
+                raise ShapeError(f"{name} is not aligned to its elements of {array.itemsize} bytes")
+        if any(n > 1 and not step for n, step in zip(given.y.shape, given.y.strides, strict=True)):
+            raise ShapeError("out has several elements at one address; pass another array")
         bias, residual = given.bias, given.residual
         arrays = Arrays(
             x=_images(choice, given.x, "x", choice.problem.input_shape),
@@ -78,6 +82,8 @@ class Call:
     def _check_overlap(self, addresses: Addresses) -> None:
         *read, y = addresses
         low, high = (y + at for at in self.reach[-1])  # type: ignore[operator,union-attr]
+        if low == high:
+            return
         for name, address, reach in zip(READ, read, self.reach[:-1], strict=True):
             if address is None or reach is None:
                 continue

@@ -61,12 +61,16 @@ def pack(choice: Choice, w: Any, device: int | None) -> GpuFilter:
     """`w` as a packed filter: a numpy array on `device`, a device array on its own device."""
     if not is_device_array(w):
         with driver.on(device) as number:
-            return GpuFilter(host_filter(choice, w), number)
+            filters = host_filter(choice, w)
+            driver.call("cuStreamSynchronize", STREAM)  # a copy may return before it has ended
+            return GpuFilter(filters, number)
     seen = see(w, "w")
     given = seen.operand
     number = given.device if given.device is not None else driver.device_of(given.address)
     with driver.on(number):
-        return GpuFilter(device_filter(choice, given), number, seen.stream)
+        filters = device_filter(choice, given)
+        copied = filters.address != given.address  # by the stream of now, whatever calls are on
+        return GpuFilter(filters, number, stream_of(seen) if copied else seen.stream)
 
 
 def host_filter(choice: Choice, w: Any) -> Operand:
@@ -111,16 +115,18 @@ def run_in_place(
     It runs on the stream of x, among the work of the streams of the others. `calls` keeps the
     plan's calls, and how it makes results, by the kinds of their arrays.
     """
-    source, packed = located(see(x)), isinstance(w, GpuFilter)
+    source, packed = see(x), isinstance(w, GpuFilter)
+    if source.kind[3] is None:
+        source = located(source)
     filters = w.seen if packed else see(w, "w")
-    if out is None:
-        out = _new_output(choice, calls, source)
     added = None if bias is None else see(bias, "bias")
     more = None if residual is None else see(residual, "residual")
-    y = see(out, "out")
-    given = source, filters, added, more, y
-    kinds = source.kind, filters.kind, added and added.kind, more and more.kind, y.kind
     with driver.on(source.kind[3]) as device:
+        if out is None:
+            out = _new_output(choice, calls, source)
+        y = see(out, "out")
+        given = source, filters, added, more, y
+        kinds = source.kind, filters.kind, added and added.kind, more and more.kind, y.kind
         key = device, packed, kinds
         call = calls.get(key)
         if call is None:
@@ -150,7 +156,8 @@ def run_in_place(
 def _call(choice: Choice, given: Given, w: Any, device: int) -> Call:
     """A call for arrays like x, w, bias, residual and y, on GPU `device`."""
     check_arch(choice, device)
-    first, second, added, more, last = given
+    first, second, added, more, last = (array and located(array) for array in given)
+    assert first and second and last
     x, own, y = first.operand, second.operand, last.operand
     bias, residual = added and added.operand, more and more.operand
     packed = isinstance(w, GpuFilter)
