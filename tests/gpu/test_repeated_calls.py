@@ -227,6 +227,26 @@ def test_a_launch_is_among_the_work_of_every_array(recorder, device_array, where
         assert len(recorder["cuEventDestroy"]) == 2
 
 
+def test_a_filter_that_was_packed_on_another_stream_is_waited_for(recorder, on_gpu, monkeypatch):
+    """Its copy is of the stream of then; a filter that needs no copy is as torch's tensors are."""
+    torch, raw = pytest.importorskip("torch"), "_cuda_getCurrentRawStream"
+    made = plan_conv2d((2, 8, 8, 8), (8, 8, 3, 3), "float16", device="cuda")
+    x, y = (on_gpu(torch.zeros(2, 8, size, size).half()) for size in (8, 6))
+    w = torch.zeros(8, 8, 3, 3).half()
+    last = w.to(memory_format=torch.channels_last)
+    monkeypatch.setattr(torch._C, raw, lambda device: 7, raising=False)
+    packed, whole = made.pack(on_gpu(w)), made.pack(on_gpu(last))
+    monkeypatch.setattr(torch._C, raw, lambda device: 9, raising=False)
+    recorder._cuEventCreate = lambda _: 1
+    for filters, ordered in ((packed, True), (whole, False)):
+        recorder.calls.clear()
+        made(x, filters, out=y)
+        launch = [("launch", 9)]
+        before, after = [("record", 7, 1), ("wait", 9, 1)], [("record", 9, 1), ("wait", 7, 1)]
+        found = order_of_events(recorder)
+        assert found == ([*before, *launch, *after] if ordered else launch)
+
+
 def test_a_result_is_made_on_the_device_of_x(recorder, device_array, monkeypatch):
     """CuPy makes arrays on the device of the current context."""
     made = []
