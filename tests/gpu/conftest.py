@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from implicit_conv.arrays.arrays import numpy_dtype
 from implicit_conv.gpu.cuda import cubin as load
 from implicit_conv.gpu.cuda import driver
 from implicit_conv.kernels.geometry import Geometry
@@ -49,6 +50,7 @@ class Recorder:
         self.failures, self.memory, self.blob = {}, {}, b""
         self.entries, self.variants, self.free = [], [], 1 << 24
         self.kernels = []  # the variant of each entry
+        self.convolved = ["float16", "float32"]  # dtypes that a launch convolves
 
     def __getattr__(self, name):
         value = getattr(self.real, name)
@@ -102,8 +104,8 @@ class Recorder:
         size = sum(len(kind._fields) * np.dtype(dtype).itemsize for kind, dtype in PARTS)
         self.blob = ctypes.string_at(where, 2 * MAP_BYTES + size)
         dtype = self.entries[int(function)]
-        if dtype in ("float16", "float32"):
-            self.convolve(dtype, self.kernels[int(function)])
+        if dtype in self.convolved:
+            self.convolve(numpy_dtype(dtype), self.kernels[int(function)])
 
     def convolve(self, dtype, v):
         """Write to y what the kernel of a variant without activation would, by the oracle; the
@@ -136,8 +138,8 @@ class Recorder:
             strides = call.residual_n, call.residual_k, call.residual_p, call.residual_q
             added = self.array(call.residual, y.shape, strides, dtype).copy()
         y[...] = reference.conv(
-            x,
-            w,
+            x.astype(np.float64),
+            w.astype(np.float64),
             stride=(g.stride_h, g.stride_w),
             dilation=(g.dilation_h, g.dilation_w),
             pads=((g.pad_h, high[0]), (g.pad_w, high[1])),

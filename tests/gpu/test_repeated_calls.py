@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from implicit_conv import conv1d, conv2d, plan_conv1d, plan_conv2d
+from implicit_conv.arrays.arrays import numpy_dtype
 from implicit_conv.errors import DriverError, DTypeError, PlanError
 from implicit_conv.gpu.run import launch, run
 from implicit_conv.operators import dispatch
@@ -20,7 +21,7 @@ CHOICES = {  # for x, w, out and the residual; and whether there are bias and re
     "gaps": (0, 8),
     "offsets": (0, 1),
     "added": (0, 1),
-    "dtype": ("float16", "float32"),
+    "dtype": ("float16", "bfloat16", "float32"),
 }
 DIFFERENCES = [
     *((key, place) for key in ("orders", "gaps", "offsets") for place in range(4)),
@@ -56,7 +57,8 @@ class Memory:
 
 
 def drawn(rng, dtype, *shape):
-    return rng.integers(-3, 4, shape).astype(dtype)
+    """Integers whose sums are exact in any dtype."""
+    return rng.integers(-1, 2, shape).astype(numpy_dtype(dtype))
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -67,6 +69,7 @@ def test_every_repetition_is_right(recorder, device_array, key, place, form):
     """
     rng = np.random.default_rng([FORMS.index(form), place])
     memory = Memory(recorder, device_array, rng)
+    recorder.convolved.append("bfloat16")
     kinds = [kind_of_call(rng, form), kind_of_call(rng, form)]
     if key:
         if (key, place) != ("added", 1):
@@ -124,7 +127,7 @@ def check(memory, rng, kind, before, looks):
         x, f, p = x[:, :, 0], f[:, :, 0], None
         residual = residual if residual is None else residual[:, :, 0]
     shape = (n, k, q) if signals else (n, k, p, q)
-    contents = x, f, np.full(shape, np.nan, dtype), residual
+    contents = x, f, np.full(shape, np.nan, x.dtype), residual
     if before is not None and kind["kept"]:
         arrays = before
         for (_, view), content in zip(arrays, (*contents, bias), strict=True):
