@@ -28,7 +28,7 @@ from implicit_conv.kernels.gpu.call import Floats, Ints, Params
 from implicit_conv.kernels.gpu.epilogue_math import make_epilogue_math
 from implicit_conv.kernels.gpu.integer import divide, quotient
 from implicit_conv.kernels.gpu.ptx import device, shared_base
-from implicit_conv.kernels.gpu.sizes import VECTOR_BYTES
+from implicit_conv.kernels.gpu.sizes import PAIR_BYTES, VECTOR_BYTES
 from implicit_conv.kernels.gpu.store_elements import make_element_math
 
 smem_base = shared_base()
@@ -84,16 +84,30 @@ def share(tiles: int) -> tuple[int, int]:
 def make_stage(v: Any) -> Any:
     """stage(params, base, panel, thread): the taps and biases of a panel as float32 words.
 
-    Row (r * S + s) * group_c + c has a word for each filter of the panel, and the last row the
-    biases. Quads of neighbouring filters that are as far apart as the filters of a thread are
-    neighbours, so lanes that read theirs meet different banks.
+    Row (r * S + s) * group_c + c has a word for each filter of the panel, the next row the biases,
+    and the last one the scales. Quads of neighbouring filters that are as far apart as the filters
+    of a thread are neighbours, so lanes that read theirs meet different banks.
     """
     tile_n, filters, quad, itemsize = v.tile_n, v.filters, v.quad, v.itemsize
     group_c = v.strip.group_c
     half = tile_n * quad // filters  # words between the quads of a thread
     rows_at_once = v.threads // tile_n
     load, to_float = gmem.load(itemsize, True), gmem.to_float(v.dtype)
-    biased = v.biased
+    stage_bias = device(lambda at, bias, k, here: None)
+    if v.scaled:
+        load_pair, row_bytes = gmem.load_pair(True), tile_n * WORD
+
+        @device
+        def stage_bias(at: int, bias: int, k: int, here: bool) -> None:
+            scale, shift = load_pair(bias + k * PAIR_BYTES, here)
+            smem.store_float(at, shift)
+            smem.store_float(at + row_bytes, scale)
+
+    elif v.biased:
+
+        @device
+        def stage_bias(at: int, bias: int, k: int, here: bool) -> None:
+            smem.store_float(at, to_float(load(bias + k * itemsize, here)))
 
     @device
     def stage(params: Params, base: int, panel: int, thread: int) -> None:
@@ -109,9 +123,8 @@ def make_stage(v: Any) -> Any:
             s, c = tap - r * g.S, row - tap * group_c
             source = call.w + k * call.w_k + r * call.w_r + s * call.w_s + c * call.w_c
             smem.store_float(at + row * tile_n * WORD, to_float(load(source, here)))
-        if biased and thread < tile_n:
-            value = to_float(load(call.bias + k * itemsize, here))
-            smem.store_float(at + rows * tile_n * WORD, value)
+        if thread < tile_n:
+            stage_bias(at + rows * tile_n * WORD, call.bias, k, here)
 
     return stage
 
@@ -206,16 +219,20 @@ def make_store_strip(v: Any) -> Any:
 
 
 def make_load_bias(v: Any) -> Any:
-    """load_bias(params, weights): the staged biases of a thread's filters, or nothing."""
+    """load_bias(params, weights): the staged biases of a thread's filters, or nothing; where values
+    are scaled, then their scales.
+    """
     if not v.biased or v.producer == "elements":
         return device(lambda params, weights: ())
-    tile_n, group_c = v.tile_n, v.strip.group_c
-    load = smem.load_quads(v.filters // v.quad, tile_n * v.quad // v.filters * WORD)
+    row_bytes, group_c = v.tile_n * WORD, v.strip.group_c
+    load = smem.load_quads(v.filters // v.quad, row_bytes * v.quad // v.filters)
+    load_scales = load if v.scaled else device(lambda at: ())
 
     @device
     def load_bias(params: Params, weights: int) -> Any:
         g = params.geometry
-        return load(weights + g.R * g.S * group_c * tile_n * WORD)
+        at = weights + g.R * g.S * group_c * row_bytes
+        return load(at) + load_scales(at + row_bytes)
 
     return load_bias
 
@@ -246,7 +263,8 @@ def make_store_pixels(v: Any, pixel: int = 0) -> Any:
     `place` is (address of the first pixel of y, of the residual, first filter, pixels to store).
     """
     filters, words = v.filters, VECTOR_BYTES // 4
-    epilogue_math = make_epilogue_math(v, filters, fragment.add(filters))
+    add_bias = fragment.scale(filters) if v.scaled else fragment.add(filters)
+    epilogue_math = make_epilogue_math(v, filters, add_bias)
     pack, widen = fragment.pack(v.dtype, words), device(lambda words: ())
     if v.residual:
         widen = fragment.widen(v.dtype, words)

@@ -1,4 +1,4 @@
-"""Arithmetic of the epilogue, in float32: bias, residual and activation of values of y.
+"""Arithmetic of the epilogue, in float32: scale, bias, residual and activation of values of y.
 
 Activations are functions (x, limits), one for each number of kernels/geometry.py. A NaN stays a
 NaN: `limit` keeps it, and comparisons with it are false, so `select` returns it. Constants are
@@ -83,13 +83,13 @@ ACTIVATIONS = {
 
 
 @functools.cache
-def make_epilogue_math(v: Variant, count: int, add_columns: Any) -> Any:
+def make_epilogue_math(v: Variant, count: int, add_bias: Any) -> Any:
     """epilogue_math(params, values, bias, residual): `count` values of y before they are rounded.
 
-    `add_columns` adds `bias`, the biases of the values' columns, and `residual` has as many values;
-    they are empty without one.
+    `add_bias` adds `bias`, the biases of the values' columns, or scales by pairs of them, and
+    `residual` has as many values; they are empty without one.
     """
-    add_bias = add_columns if v.biased else device(lambda values, bias: values)
+    add_bias = add_bias if v.biased else device(lambda values, bias: values)
     add = fragment.add(count) if v.residual else device(lambda values, residual: values)
     change = device(lambda values, limits: values)
     if not v.plain:

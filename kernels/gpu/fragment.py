@@ -86,6 +86,35 @@ def add_columns(columns: int) -> tuple[str, Asm]:
     return "values columns", Asm(text, operands, results, memory=False)
 
 
+@instructions
+def scale_columns(columns: int) -> tuple[str, Asm]:
+    """``fma.rn.f32``: the values of both rows of a chunk by the pair (scale, bias) of their column.
+
+    PTX ISA 9.7.3, sm_80.
+    """
+    pairs = [i // 4 * 2 + i % 2 for i in range(columns // 2)]
+    return "values pairs", _scale([(2 * pair, 2 * pair + 1) for pair in pairs], columns // 2)
+
+
+@instructions
+def scale(count: int) -> tuple[str, Asm]:
+    """``fma.rn.f32``: value by value, of biases and after them as many scales.
+
+    PTX ISA 9.7.3, sm_80.
+    """
+    return "values biases", _scale([(count + i, i) for i in range(count)], 2 * count)
+
+
+def _scale(places: list[tuple[int, int]], numbers: int) -> Asm:
+    """Values, each times one of the second operand's `numbers` plus another, at these places."""
+    count = len(places)
+    text = "\n".join(
+        f"fma.rn.f32 ${i}, ${count + i}, ${2 * count + scale}, ${2 * count + bias};"
+        for i, (scale, bias) in enumerate(places)
+    )
+    return Asm(text, (("f", count), ("f", numbers)), (("f", count),), memory=False)
+
+
 def _each_word(columns: int, address: str, line: Callable[[int, str], str]) -> str:
     """`line(word, place)` for each word; register t holds the address of its tile."""
     lines, lower = ["{ .reg .u32 t;"], 8 * 2 * columns  # bytes to the row 8 further down

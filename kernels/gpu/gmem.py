@@ -54,6 +54,20 @@ def load_quad(address: int, predicate: int) -> tuple[int, ...]:
     """
 
 
+@instruction(
+    PREDICATE % 5
+    + "mov.b32 $0, 0; mov.b32 $1, 0; mov.b32 $2, 0; mov.b32 $3, 0; "
+    + "@p ld.global.nc.v4.f32 {$0, $1, $2, $3}, [$4]; }",
+    "lr",
+    (("f", 4),),
+)
+def load_floats(address: int, predicate: int) -> Floats:
+    """``ld.global.nc.v4``: load four float32 at an address aligned to 16, or zeros, as `load`.
+
+    PTX ISA 9.7.9, sm_80.
+    """
+
+
 @instructions
 def store(itemsize: int) -> tuple[str, Asm]:
     """``st.global``: store the bits of an element of 2 or 4 bytes.

@@ -6,6 +6,7 @@ Plain integers: planning imports them without numba-cuda.
 WARP = 32  # threads
 MAP_BYTES = 128  # a tensor map
 VECTOR_BYTES = 16  # the widest load, store or cp.async of one thread; its address is a multiple
+PAIR_BYTES = 8  # a filter's scale and bias, both float32
 COPY_SIZES = (16, 8, 4)  # bytes that a cp.async can copy; both its addresses are multiples
 
 # Shared memory

@@ -39,10 +39,11 @@ def make_unit_mask(columns: int) -> Any:
 
 def make_store_16bit(v: Variant, locate_row: Any) -> tuple[Any, Any]:
     """(locate, store_chunk) as in `epilogue.make_writer`."""
-    columns, itemsize = v.chunk_columns, v.itemsize
+    columns, itemsize, scaled = v.chunk_columns, v.itemsize, v.scaled
     pitch, units = columns * itemsize, columns // 8
     values = columns // 2  # of a lane
-    epilogue_math = make_epilogue_math(v, values, fragment.add_columns(columns))
+    add_columns = fragment.scale_columns if v.scaled else fragment.add_columns
+    epilogue_math = make_epilogue_math(v, values, add_columns(columns))
     pack, store_words = fragment.pack(v.dtype, values // 2), fragment.store(columns)
     load_bias, load_residual = make_load_bias(v), make_load_residual(v)
     unit_mask, store_quads = make_unit_mask(columns), make_store_quads(columns)
@@ -55,8 +56,13 @@ def make_store_16bit(v: Variant, locate_row: Any) -> tuple[Any, Any]:
         words = staging + lane // 4 * pitch + unit_mask(lane // 4) + lane % 4 * 4
         left = k + lane % units * 8
         offset, here = (group * g.K + left) * itemsize, left < g.K
-        added = load_residual(staging, place, offset, here, lane, words)
-        values = epilogue_math(params, values, load_bias(params, group, k, lane), added)
+        if scaled:  # pairs are needed first, so that the registers of all tiles suffice
+            bias = load_bias(params, group, k, lane)
+            added = load_residual(staging, place, offset, here, lane, words)
+        else:
+            added = load_residual(staging, place, offset, here, lane, words)
+            bias = load_bias(params, group, k, lane)
+        values = epilogue_math(params, values, bias, added)
         store_words(words, pack(values))
         warp.sync()
         store_quads(staging, place, offset, here, lane)
@@ -109,17 +115,21 @@ def make_store_quads(columns: int, number: int = 0) -> Any:
 
 
 def make_load_bias(v: Variant) -> Any:
-    """load_bias(params, group, k, lane): the bias of a lane's columns, or nothing."""
+    """load_bias(params, group, k, lane): the biases or pairs of a lane's columns, or nothing."""
     if not v.biased:
         return device(lambda params, group, k, lane: ())
-    itemsize, tiles = v.itemsize, v.chunk_columns // 8
-    load, widen = gmem.load(4, True), fragment.widen(v.dtype, tiles)
+    size, tiles = v.bias_bytes, v.chunk_columns // 8
+    load_word, load = gmem.load(4, True), gmem.load_floats
+    widen = device(lambda values: values)
+    if not v.scaled:
+        load = device(lambda at, here: (load_word(at, here),))
+        widen = fragment.widen(v.dtype, tiles)
 
     def make_words(tile: int) -> Any:
-        """words(at, k, K): the pair of columns of each tile."""
+        """words(at, k, K): the two columns of each tile."""
         rest = make_words(tile + 1) if tile + 1 < tiles else device(lambda at, k, K: ())
         return device(
-            lambda at, k, K: (load(at + 8 * tile * itemsize, k + 8 * tile < K), *rest(at, k, K))
+            lambda at, k, K: load(at + 8 * tile * size, k + 8 * tile < K) + rest(at, k, K)
         )
 
     words = make_words(0)
@@ -127,7 +137,7 @@ def make_load_bias(v: Variant) -> Any:
     @device
     def load_bias(params: Params, group: int, k: int, lane: int) -> Any:
         g = params.geometry
-        at = params.call.bias + (group * g.K + k + lane % 4 * 2) * itemsize
+        at = params.call.bias + (group * g.K + k + lane % 4 * 2) * size
         return widen(words(at, k, g.K))
 
     return load_bias

@@ -12,7 +12,7 @@ from implicit_conv.kernels.gpu import gmem, smem, warp
 from implicit_conv.kernels.gpu.call import Floats, Params
 from implicit_conv.kernels.gpu.epilogue_math import ACTIVATIONS
 from implicit_conv.kernels.gpu.ptx import device
-from implicit_conv.kernels.gpu.sizes import CHUNK_COLUMNS, CHUNK_ROWS, STAGING_PITCH
+from implicit_conv.kernels.gpu.sizes import CHUNK_COLUMNS, CHUNK_ROWS, PAIR_BYTES, STAGING_PITCH
 from implicit_conv.kernels.gpu.variant import Variant
 
 
@@ -58,7 +58,15 @@ def make_element_math(v: Variant) -> Any:
     to_float, from_float = gmem.to_float(v.dtype), gmem.from_float(v.dtype)
     unchanged = device(lambda params, value, at, kept, k: value)
     add_bias, add_residual, change = unchanged, unchanged, unchanged
-    if v.biased:
+    if v.scaled:
+        load_pair = gmem.load_pair(True)
+
+        @device
+        def add_bias(params: Params, value: float, at: int, kept: bool, k: int) -> Any:
+            scale, bias = load_pair(params.call.bias + k * PAIR_BYTES, kept)
+            return value * scale + bias
+
+    elif v.biased:
 
         @device
         def add_bias(params: Params, value: float, at: int, kept: bool, k: int) -> Any:

@@ -18,7 +18,8 @@ from implicit_conv.kernels.gpu.variant import Variant
 
 def make_store_float32(v: Variant, locate_row: Any) -> tuple[Any, Any]:
     """(locate, store_chunk) as in `epilogue.make_writer`."""
-    epilogue_math = make_epilogue_math(v, CHUNK_COLUMNS // 2, fragment.add_columns(CHUNK_COLUMNS))
+    add_columns = fragment.scale_columns if v.scaled else fragment.add_columns
+    epilogue_math = make_epilogue_math(v, CHUNK_COLUMNS // 2, add_columns(CHUNK_COLUMNS))
     load_bias, load_residual = make_load_bias(v), make_load_residual(v)
 
     @device
@@ -41,7 +42,7 @@ def make_store_float32(v: Variant, locate_row: Any) -> tuple[Any, Any]:
         k += lane % 4 * 2
         offset = (group * g.K + k) * 4
         added = load_residual(place, offset, k, g.K)
-        r = epilogue_math(params, values, load_bias(params, offset, k), added)
+        r = epilogue_math(params, values, load_bias(params, group, k), added)
         (y, _, kept), (lower, _, below) = place
         store_row(y + offset, r[:2] + r[4:6] + r[8:10] + r[12:14], kept, k, g.K)
         store_row(lower + offset, r[2:4] + r[6:8] + r[10:12] + r[14:], below, k, g.K)
@@ -50,16 +51,18 @@ def make_store_float32(v: Variant, locate_row: Any) -> tuple[Any, Any]:
 
 
 def make_load_bias(v: Variant) -> Any:
-    """load_bias(params, offset, k): the bias of a lane's 8 columns, or nothing."""
+    """load_bias(params, group, k): the bias of a lane's 8 columns, or their pairs, or nothing."""
     if not v.biased:
-        return device(lambda params, offset, k: ())
-    load = gmem.load_pair(True)
+        return device(lambda params, group, k: ())
+    size, load = v.bias_bytes, gmem.load_floats if v.scaled else gmem.load_pair(True)
+    tile = 8 * size
 
     @device
-    def load_bias(params: Params, offset: int, k: int) -> Any:
-        at, K = params.call.bias + offset, params.geometry.K
-        first = load(at, k < K) + load(at + 32, k + 8 < K)
-        return first + load(at + 64, k + 16 < K) + load(at + 96, k + 24 < K)
+    def load_bias(params: Params, group: int, k: int) -> Any:
+        K = params.geometry.K
+        at = params.call.bias + (group * K + k) * size
+        first = load(at, k < K) + load(at + tile, k + 8 < K)
+        return first + load(at + 2 * tile, k + 16 < K) + load(at + 3 * tile, k + 24 < K)
 
     return load_bias
 

@@ -11,6 +11,7 @@ from implicit_conv.kernels.gpu.sizes import (
     CHUNK_ROWS,
     COPY_SIZES,
     ITEMSIZES,
+    PAIR_BYTES,
     STAGING_BYTES,
     VECTOR_BYTES,
     WARP,
@@ -133,6 +134,7 @@ class Variant:
     activation: int = CLAMP
     plain: bool = False  # there is no activation
     biased: bool = False  # a bias is added
+    scaled: bool = False  # and values are multiplied before: biases are pairs (scale, bias)
     residual: bool = False  # a residual is added
     folded: bool = False  # a load has all columns of a filter row, as contiguous elements
     linear: bool = False  # in y and residual all pixels have one stride
@@ -156,6 +158,11 @@ class Variant:
     def itemsize(self) -> int:
         """Bytes of an element of x, w and y."""
         return ITEMSIZES[self.dtype]
+
+    @property
+    def bias_bytes(self) -> int:
+        """Bytes of a filter's bias, and of its scale if there is one."""
+        return PAIR_BYTES if self.scaled else self.itemsize
 
     @property
     def alignment(self) -> int:

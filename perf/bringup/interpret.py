@@ -74,7 +74,8 @@ def interpret(
     kernel : ptx.syntax.Kernel
         The parsed PTX of the choice's variant.
     x, w, bias, residual : arrays
-        float32 elements, or the bits of float16 and bfloat16 as uint16.
+        float32 elements, or the bits of float16 and bfloat16 as uint16. Where the kernel scales
+        values, the bias is float32 pairs (scale, bias).
     blocks : int, optional
         Blocks of the grid; where there are more tiles, a block visits several of them.
     in_place : bool

@@ -14,7 +14,7 @@ import pytest
 from implicit_conv.arrays.arrays import numpy_dtype
 from implicit_conv.gpu.cuda import cubin as load
 from implicit_conv.gpu.cuda import driver
-from implicit_conv.kernels.geometry import Geometry
+from implicit_conv.kernels.geometry import CLAMP, Geometry
 from implicit_conv.kernels.gpu.call import Call, Limits
 from implicit_conv.kernels.gpu.sizes import MAP_BYTES, VECTOR_BYTES
 from implicit_conv.problem import reference
@@ -108,10 +108,10 @@ class Recorder:
             self.convolve(numpy_dtype(dtype), self.kernels[int(function)])
 
     def convolve(self, dtype, v):
-        """Write to y what the kernel of a variant without activation would, by the oracle; the
-        variant is None where a kit brings the kernel.
+        """Write to y what the kernel of a variant would, by the oracle, with an activation that
+        clamps or with none; the variant is None where a kit brings the kernel.
         """
-        call, g, *_ = self.launched()
+        call, g, limits, _ = self.launched()
         biased, residual = (v.biased, v.residual) if v else (call.bias, call.residual)
         if v and not (v.strip or v.band or v.producer == "elements"):
             assert call.x % v.alignment == call.w % v.alignment == 0
@@ -137,7 +137,7 @@ class Recorder:
         if residual:
             strides = call.residual_n, call.residual_k, call.residual_p, call.residual_q
             added = self.array(call.residual, y.shape, strides, dtype).copy()
-        y[...] = reference.conv(
+        sums = reference.conv(
             x.astype(np.float64),
             w.astype(np.float64),
             stride=(g.stride_h, g.stride_w),
@@ -145,9 +145,16 @@ class Recorder:
             pads=((g.pad_h, high[0]), (g.pad_w, high[1])),
             groups=g.groups,
         )
-        y += added
-        if biased:
-            y += self.array(call.bias, (filters, 1, 1), (y.itemsize, 0, 0), dtype)
+        if v and v.scaled:
+            pairs = self.array(call.bias, (2, filters, 1, 1), (4, 8, 0, 0), np.dtype("float32"))
+            sums = sums * pairs[0] + pairs[1]
+        elif biased:
+            sums += self.array(call.bias, (filters, 1, 1), (y.itemsize, 0, 0), dtype)
+        sums = sums + added
+        if v and not v.plain:
+            assert v.activation == CLAMP
+            sums = np.clip(sums, limits.low, limits.high)
+        y[...] = sums
 
     def _cuDeviceGet(self, number):
         return self.real.CUdevice(number)

@@ -41,6 +41,7 @@ if importlib.util.find_spec("numba_cuda") is None or tool("nvdisasm") is None:
 REGISTER_LIMIT = 65536
 STORES = {"packed": False}
 BIAS_ALONE = {"plain": True, "residual": False}
+SCALED = {"scaled": True}
 # Slow on most GPUs; a comparison of signed with unsigned integers would cause them, for example.
 DOUBLE = ("DADD", "DMUL", "DFMA", "DSETP")
 
@@ -90,17 +91,18 @@ def kernels():
 
 
 def other_epilogues():
-    """The first tile of each family with the bias alone, and with stores element by element.
+    """The first tile of each family with the bias alone or with a scale, and with stores element by
+    element.
 
-    By default the bias is linked on the first target of each family. The stores are the same code
-    in every family, so they are linked once per target.
+    By default the first two are linked on the first target of each family. The stores are the same
+    code in every family, so they are linked once per target.
     """
     seen = set()
     for number in families.GENERATIONS:
         for dtype in ("bfloat16", "float32"):
             first = {family(v): v for v in reversed(plannable(number, dtype))}
             for place, v in enumerate(first.values()):
-                changes = {"bias alone": BIAS_ALONE, "any output": STORES}
+                changes = {"bias alone": BIAS_ALONE, "scale": SCALED, "any output": STORES}
                 for name, change in changes.items():
                     if v.strip and change == STORES:
                         continue  # vectors are never stored by elements

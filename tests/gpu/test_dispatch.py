@@ -65,6 +65,23 @@ def test_numpy_arrays_are_sent_rearranged_and_fetched(recorder, name):
     assert len(recorder["cuMemFree"]) == len(recorder["cuMemAlloc"]) == 4
 
 
+@pytest.mark.parametrize("activation", [None, "relu"])
+@pytest.mark.parametrize("biased", [False, True])
+def test_a_scale_of_numpy_arrays(recorder, biased, activation):
+    case = CASES["NCHW"]
+    given = case.arrange(*case.inputs(0, integers=True))
+    scale = (2.0 ** np.arange(8) / 8).astype(np.float32)
+    options = {"scale": scale, "activation": activation, **case.options}
+    options |= {"bias": np.arange(8, dtype=np.float32) - 4} if biased else {}
+    for residual in (None, np.ones(case.reference(*given).shape, np.float32)):
+        y = conv2d(*given, residual=residual, **options, device="cuda")
+        assert np.array_equal(y, conv2d(*given, residual=residual, **options))
+    with pytest.raises(ShapeError, match=r"scale has shape \(7,\)"):
+        conv2d(*given, **{**options, "scale": scale[:7]}, device="cuda")
+    with pytest.raises(DTypeError, match="scale is float64, but the plan is for float32, whose"):
+        conv2d(*given, **{**options, "scale": scale.astype(float)}, device="cuda")
+
+
 def test_one_image_of_numpy_into_an_array_of_the_callers(recorder):
     x, w = np.ones((8, 6, 7), np.float16), np.ones((16, 8, 3, 3), np.float16)
     out = np.empty((16, 4, 5), np.float16)

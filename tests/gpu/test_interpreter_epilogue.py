@@ -53,9 +53,13 @@ def kernel_of(v, cc):
 
 
 def interpreted(plan, x, w, bias=None, residual=None, **options):
-    plan = with_epilogue(plan, bias is not None, residual is not None)
+    """A bias of two axes is pairs (scale, bias)."""
+    scaled = bias is not None and bias.ndim == 2
+    plan = with_epilogue(plan, bias is not None, residual is not None, scaled)
     kernel, dtype = kernel_of(plan.variant, plan.arch.cc), plan.variant.dtype
     given = [None if array is None else stored(array, dtype) for array in (x, w, bias, residual)]
+    if scaled:
+        given[2] = bias
     return loaded(interpret(plan, kernel, *given, blocks=2, **options), dtype)
 
 
@@ -65,7 +69,8 @@ def apply(name, x):
         if name[0] == "leaky_relu":
             return np.where(x < 0, name[1] * x, x)
         return np.clip(x, *name[1:])
-    sigmoid = 1 / (1 + np.exp(-x))
+    with np.errstate(over="ignore"):
+        sigmoid = 1 / (1 + np.exp(-x))
     return {
         None: x,
         "relu": np.maximum(x, 0),
@@ -78,7 +83,9 @@ def apply(name, x):
     }[name]
 
 
-def run(family, number, layout, activation, integers, biased=True, added=True, **options):
+def run(
+    family, number, layout, activation, integers, biased=True, added=True, scaled=False, **options
+):
     """(y, expected, dtype); residuals are `added`."""
     v = FAMILIES[family].variants[number]
     layouts = {"layout": layout, "weight_layout": "KRSC" if layout == "NHWC" else "KCRS"}
@@ -93,9 +100,12 @@ def run(family, number, layout, activation, integers, biased=True, added=True, *
     if not integers:
         x, w = (loaded(stored(array, v.dtype), v.dtype) / 4 for array in (x, w))
     given = np.ascontiguousarray(from_nchw(residual, layout)).astype(np.float32)
-    epilogue = bias.astype(np.float32) if biased else None, given if added else None
+    scale = 2.0 ** rng.integers(-1, 3, CASE.K) if scaled else np.ones(CASE.K)
+    vector = np.stack((scale, bias), 1) if scaled else bias
+    epilogue = vector.astype(np.float32) if biased else None, given if added else None
     y = interpreted(plan, *case.arrange(x, w), *epilogue, **options)
-    total = case.reference(x, w) + biased * bias[:, None, None] + added * residual
+    total = scale[:, None, None] * case.reference(x, w) + biased * bias[:, None, None]
+    total += added * residual
     return to_nchw(y, layout), apply(activation, total), v.dtype
 
 
@@ -123,6 +133,15 @@ ABSENT = (
 @pytest.mark.parametrize(("family", "number", "layout", "biased", "added"), ABSENT)
 def test_without_bias_or_residual(family, number, layout, biased, added):
     y, expected, dtype = run(family, number, layout, None, True, biased, added)
+    np.testing.assert_array_equal(y, loaded(stored(expected, dtype), dtype))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "number", "layout"), STORES)
+@pytest.mark.parametrize("added", [True, False])
+def test_scale(family, number, layout, added):
+    """By powers of two, so that values are exact: each filter's own, before bias and residual."""
+    y, expected, dtype = run(family, number, layout, "relu", True, True, added, scaled=True)
     np.testing.assert_array_equal(y, loaded(stored(expected, dtype), dtype))
 
 

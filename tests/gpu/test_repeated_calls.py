@@ -8,7 +8,7 @@ import pytest
 
 from implicit_conv import conv1d, conv2d, plan_conv1d, plan_conv2d
 from implicit_conv.arrays.arrays import numpy_dtype
-from implicit_conv.errors import DriverError, DTypeError, PlanError
+from implicit_conv.errors import DriverError, DTypeError, PlanError, ShapeError
 from implicit_conv.gpu.run import launch, run
 from implicit_conv.operators import dispatch
 from implicit_conv.problem import reference
@@ -186,8 +186,14 @@ def test_a_known_call_refuses_what_the_first_would(recorder, device_array):
         conv2d(x, w, out=y)
         with pytest.raises(DTypeError, match="ndarray is no device array"):
             conv2d(x, np.zeros((8, 8, 3, 3), np.float16), out=y)
-        with pytest.raises(PlanError, match="a GPU supports no scale"):
-            conv2d(x, w, scale=2.0, out=y)
+        with pytest.raises(DTypeError, match="scale is float64, but the plan is for float16"):
+            conv2d(x, w, scale=np.ones(8), out=y)
+        with pytest.raises(DTypeError, match="ndarray is no device array"):
+            conv2d(x, w, scale=np.ones(8, np.float16), out=y)
+        with pytest.raises(PlanError, match="a scale of Device cannot be converted"):
+            conv2d(x, w, scale=device_array(1 << 21, (8,)), out=y)
+        with pytest.raises(ShapeError, match=r"bias has shape \(8, 2\), but"):
+            conv2d(x, w, device_array(1 << 21, (8, 2)), out=y)
         with pytest.raises(PlanError, match="x is on cuda:0, not on 'cpu'"):
             conv2d(x, w, out=y, device="cpu")
         with pytest.raises(DTypeError, match="out is float32, but the plan is for float16"):

@@ -98,8 +98,8 @@ def direct_tiles(g: Geometry, v: Variant) -> Tiles:
 
 
 def filter_bytes(g: Geometry, v: Variant) -> int:
-    """Shared memory of a panel: float32 taps, and a row of biases."""
-    return (g.R * g.S * g.C + 1) * v.tile_n * 4
+    """Shared memory of a panel: float32 taps, and rows of biases and scales."""
+    return (g.R * g.S * g.C + 2) * v.tile_n * 4
 
 
 def direct_variants(view: Problem) -> Iterator[Variant]:
@@ -174,6 +174,7 @@ def with_epilogue_of(v: Variant, other: Variant) -> Variant:
         v,
         plain=other.plain,
         biased=other.biased,
+        scaled=other.scaled,
         residual=other.residual,
         activation=other.activation,
     )

@@ -18,7 +18,7 @@ from implicit_conv.gpu.plan.direct import direct_elements, filter_bytes, with_ep
 from implicit_conv.gpu.plan.planner import choose
 from implicit_conv.gpu.plan.views import reshaped
 from implicit_conv.gpu.run.launch import Addresses, Arrays, Launcher, misfit, unaligned
-from implicit_conv.kernels.gpu.sizes import COPY_SIZES, VECTOR_BYTES
+from implicit_conv.kernels.gpu.sizes import COPY_SIZES, PAIR_BYTES, VECTOR_BYTES
 from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.problem.options import ITEMSIZES, LAYOUTS
 from implicit_conv.problem.problem import Problem
@@ -51,8 +51,9 @@ class Call:
             x=_images(choice, given.x, "x", choice.problem.input_shape),
             w=given.w,
             y=_images(choice, given.y, "out", shape),
-            bias=bias and _vector("bias", bias, choice.problem),
+            bias=bias and _vector(bias, choice.problem, given.scaled),
             residual=residual and _images(choice, residual, "residual", shape),
+            scaled=given.scaled,
         )
         self.launcher = None if 0 in shape else bind(choice, arrays)
         self.reach = [
@@ -133,7 +134,7 @@ def _shaped(arrays: Arrays, view: Problem) -> Arrays | None:
     residual = arrays.residual and _reshaped(arrays.residual, view.output_shape)
     if x is None or w is None or y is None or (arrays.residual and residual is None):
         return None
-    return Arrays(x, w, y, arrays.bias, residual)
+    return replace(arrays, x=x, w=w, y=y, residual=residual)
 
 
 def _reshaped(array: Operand, shape: tuple[int, ...]) -> Operand | None:
@@ -147,6 +148,7 @@ def adapted(choice: Choice, arrays: Arrays) -> Choice:
     v = replace(
         v,
         biased=arrays.bias is not None,
+        scaled=arrays.scaled,
         residual=arrays.residual is not None,
         linear=not (v.wide or v.strip or v.band) and _one_stride(choice, arrays),
         packed=v.packed and (v.strip is not None or _vectors(arrays, v.itemsize)),
@@ -183,11 +185,12 @@ def _one_stride(choice: Choice, arrays: Arrays) -> bool:
 
 
 def _vectors(arrays: Arrays, itemsize: int) -> bool:
-    """Whether y and residual can be moved 16 bytes, and the bias two elements at a time."""
+    """Whether y and residual can be moved 16 bytes, and biases of two filters at a time."""
     images = (array for array in (arrays.y, arrays.residual) if array is not None)
     if any(unaligned(array, itemsize) for array in images):
         return False
-    return arrays.bias is None or arrays.bias.address % (2 * itemsize) == 0
+    size = PAIR_BYTES if arrays.scaled else itemsize
+    return arrays.bias is None or arrays.bias.address % (2 * size) == 0
 
 
 def _slower(choice: Choice, v: Variant, arrays: Arrays) -> Iterator[Variant]:
@@ -223,6 +226,7 @@ def _slower_gemm(v: Variant, producer: str, packed: bool) -> Variant:
         row_bytes=v.row_bytes,
         plain=v.plain,
         biased=v.biased,
+        scaled=v.scaled,
         residual=v.residual,
         linear=v.linear,
         activation=v.activation,
@@ -240,7 +244,9 @@ def _images(choice: Choice, array: Operand, name: str, shape: tuple[int, ...]) -
     return array.expect(name, shape, choice.view.dtype).view(choice.axes)
 
 
-def _vector(name: str, array: Operand, problem: Problem) -> Operand:
-    if not array.expect(name, (problem.K,), problem.dtype).packed:
-        raise ShapeError(f"{name} must be contiguous on a GPU; its stride is {array.strides[0]}")
+def _vector(array: Operand, problem: Problem, scaled: bool) -> Operand:
+    """The bias of each filter, or the pair (scale, bias)."""
+    shape, dtype = ((problem.K, 2), "float32") if scaled else ((problem.K,), problem.dtype)
+    if not array.expect("bias", shape, dtype).packed:
+        raise ShapeError(f"bias must be contiguous on a GPU; its stride is {array.strides[0]}")
     return array

@@ -20,7 +20,7 @@ from implicit_conv.gpu.plan.explain import explain, facts_of
 from implicit_conv.gpu.plan.planner import choose
 from implicit_conv.gpu.plan.trace import trace
 from implicit_conv.gpu.plan.views import images
-from implicit_conv.gpu.run.run import GpuFilter, pack, run_in_place, run_on_copies
+from implicit_conv.gpu.run.run import GpuFilter, pack, pairs, run_in_place, run_on_copies
 from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.problem.options import ALGORITHMS, GPU_DTYPES, PRECISIONS, parse_activation
 from implicit_conv.problem.problem import Problem
@@ -148,9 +148,10 @@ class GpuEngine:
         out: Any = None,
         scale: Any = None,
     ) -> Any:
-        """y = activation(conv(x, w) + bias + residual), with `w` packed or plain.
+        """y = activation(scale * conv(x, w) + bias + residual), with `w` packed or plain.
 
-        Device arrays are read and written in place, numpy arrays through copies.
+        Device arrays are read and written in place, numpy arrays through copies. A `scale` that is
+        Seen has the pairs (scale, bias) of all filters, in float32.
 
         Raises
         ------
@@ -159,14 +160,12 @@ class GpuEngine:
         PlanError, DriverError
             No GPU or driver can run the plan.
         """
-        if scale is not None:
-            raise PlanError(
-                "a GPU supports no scale; multiply the filters by it, or pass numpy arrays and "
-                "device='cpu'"
-            )
+        scaled = scale is not None
+        if scaled:
+            bias = scale if type(scale) is Seen else pairs(self.problem, scale, bias)
         if type(x) is Seen or is_device_array(x):
-            return run_in_place(self.choice, self.calls, x, w, bias, residual, out)
-        return run_on_copies(self.choice, self.device, x, w, bias, residual, out)
+            return run_in_place(self.choice, self.calls, x, w, bias, residual, out, scaled)
+        return run_on_copies(self.choice, self.device, x, w, bias, residual, out, scaled)
 
 
 def plan(

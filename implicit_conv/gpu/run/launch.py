@@ -115,13 +115,14 @@ def _strides(name: str, letters: str, array: DeviceArray, axes: tuple[int, ...])
 
 @dataclass(slots=True)
 class Arrays:
-    """The operands of one launch."""
+    """The operands of one launch; if values are `scaled`, the bias is pairs (scale, bias)."""
 
     x: Operand
     w: Operand
     y: Operand
     bias: Operand | None = None
     residual: Operand | None = None
+    scaled: bool = False
 
     @property
     def all(self) -> tuple[Operand | None, ...]:

@@ -9,6 +9,7 @@ another order goes to a slower kernel instead.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -18,7 +19,7 @@ import numpy.typing as npt
 
 from implicit_conv.arrays.arrays import as_array, check_out
 from implicit_conv.arrays.libraries import library
-from implicit_conv.errors import PlanError, ShapeError
+from implicit_conv.errors import DTypeError, PlanError, ShapeError
 from implicit_conv.gpu.cuda import driver
 from implicit_conv.gpu.cuda.arrays import (
     Operand,
@@ -36,6 +37,7 @@ from implicit_conv.gpu.plan.candidate import Choice
 from implicit_conv.gpu.run.call import Call, bind
 from implicit_conv.gpu.run.launch import Arrays
 from implicit_conv.kernels.gpu.sizes import VECTOR_BYTES
+from implicit_conv.problem.problem import Problem
 from implicit_conv.process.cache import cached_property, keep_call
 
 Given: TypeAlias = "tuple[Seen, Seen, Seen | None, Seen | None, Seen]"
@@ -107,13 +109,53 @@ def packed_filter(choice: Choice, w: GpuFilter, device: int) -> Operand:
     return w.operand.expect("the packed filter", shape, choice.view.dtype)
 
 
+def pairs(problem: Problem, scale: Any, bias: Any) -> Any:
+    """The pairs (scale, bias) of all filters, in float32 and of the library of `scale`.
+
+    Raises
+    ------
+    ShapeError, DTypeError
+        A vector has no element for each filter, or its dtype is neither the problem's nor float32.
+    PlanError
+        Arrays of this library cannot be converted here.
+    """
+    vectors, on_gpu = [scale] if bias is None else [scale, bias], is_device_array(scale)
+    for name, vector in zip(("scale", "bias"), vectors, strict=False):
+        array: Any = see(vector, name) if on_gpu else as_array(name, vector)
+        found = str(array.dtype)
+        if found not in (problem.dtype, "float32"):
+            raise DTypeError(
+                f"{name} is {found}, but the plan is for {problem.dtype}, whose sums are float32; "
+                "convert it to one of these"
+            )
+        if array.shape != (problem.K,):
+            raise ShapeError(f"{name} has shape {array.shape}, but the plan is for {(problem.K,)}")
+    package = library(scale) if on_gpu else "numpy"
+    if package not in ("numpy", "torch", "cupy"):
+        raise PlanError(
+            f"a scale of {type(scale).__name__} cannot be converted here; pass arrays of torch, "
+            "CuPy or numpy, or multiply the filters by it"
+        )
+    module = sys.modules[package]
+    wide = [each.float() if package == "torch" else each.astype(np.float32) for each in vectors]
+    return module.stack(wide if len(wide) > 1 else [*wide, module.zeros_like(wide[0])], 1)
+
+
 def run_in_place(
-    choice: Choice, calls: dict[object, Any], x: Any, w: Any, bias: Any, residual: Any, out: Any
+    choice: Choice,
+    calls: dict[object, Any],
+    x: Any,
+    w: Any,
+    bias: Any,
+    residual: Any,
+    out: Any,
+    scaled: bool,
 ) -> Any:
     """y = activation(conv(x, w) + bias + residual) of device arrays, on the GPU that holds x.
 
-    It runs on the stream of x, among the work of the streams of the others. `calls` keeps the
-    plan's calls, and how it makes results, by the kinds of their arrays.
+    If the convolution is to be `scaled`, `bias` has pairs (scale, bias) of float32. It runs on the
+    stream of x, among the work of the streams of the others. `calls` keeps the plan's calls, and
+    how it makes results, by the kinds of their arrays.
     """
     source, packed = see(x), isinstance(w, GpuFilter)
     if source.kind[3] is None:
@@ -127,10 +169,10 @@ def run_in_place(
         y = see(out, "out")
         given = source, filters, added, more, y
         kinds = source.kind, filters.kind, added and added.kind, more and more.kind, y.kind
-        key = device, packed, kinds
+        key = device, packed, scaled, kinds
         call = calls.get(key)
         if call is None:
-            call = _call(choice, given, w, device)
+            call = _call(choice, given, w, device, scaled)
             keep_call(calls, key, call)
         copied = device_filter(choice, filters.operand) if call.packs else filters
         addresses = (
@@ -153,7 +195,7 @@ def run_in_place(
     return out
 
 
-def _call(choice: Choice, given: Given, w: Any, device: int) -> Call:
+def _call(choice: Choice, given: Given, w: Any, device: int, scaled: bool) -> Call:
     """A call for arrays like x, w, bias, residual and y, on GPU `device`."""
     check_arch(choice, device)
     first, second, added, more, last = (array and located(array) for array in given)
@@ -163,7 +205,7 @@ def _call(choice: Choice, given: Given, w: Any, device: int) -> Call:
     packed = isinstance(w, GpuFilter)
     filters = packed_filter(choice, w, device) if packed else device_filter(choice, own)
     packs = filters.address != own.address
-    return Call(choice, Arrays(x, filters, y, bias, residual), device, packs)
+    return Call(choice, Arrays(x, filters, y, bias, residual, scaled), device, packs)
 
 
 def check_arch(choice: Choice, device: int) -> None:
@@ -197,9 +239,16 @@ def _output_maker(choice: Choice, x: Seen) -> Callable[[Any], Any]:
 
 
 def run_on_copies(
-    choice: Choice, device: int | None, x: Any, w: Any, bias: Any, residual: Any, out: Any
+    choice: Choice,
+    device: int | None,
+    x: Any,
+    w: Any,
+    bias: Any,
+    residual: Any,
+    out: Any,
+    scaled: bool,
 ) -> npt.NDArray[Any]:
-    """y of numpy arrays, copied to `device` in channels-last order and back."""
+    """y of numpy arrays, copied to `device` in channels-last order and back; see `run_in_place`."""
     problem, view, shape = choice.problem, choice.view, choice.problem.output_shape
     if out is not None:
         check_out(out, shape, problem.dtype)
@@ -213,8 +262,11 @@ def run_on_copies(
             x=_sent_images(choice, "x", x, problem.input_shape),
             w=filters,
             y=y.operand(view.output_shape, view.dtype, view.itemsize),
+            scaled=scaled,
         )
-        if bias is not None:
+        if scaled:
+            arrays.bias = sent("bias", bias, (problem.K, 2), "float32")
+        elif bias is not None:
             arrays.bias = sent("bias", as_array("bias", bias), (problem.K,), view.dtype)
         if residual is not None:
             arrays.residual = _sent_images(choice, "residual", residual, problem.output_shape)

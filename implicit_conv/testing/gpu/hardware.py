@@ -70,7 +70,8 @@ def convolve(choice: Choice, x: Array, w: Array) -> Array:
         buffer.operand(shape, problem.dtype, itemsize)
         for buffer, shape in zip(buffers, shapes, strict=True)
     )
-    arrays = Arrays(*operands)
+    x_at, w_at, y_at = operands
+    arrays = Arrays(x_at, w_at, y_at)
     bind(choice, arrays)(arrays.addresses, STREAM)
     kind = np.float32 if itemsize == 4 else np.uint16
     return loaded(fetch(buffers[2], problem.output_shape, kind), problem.dtype)

@@ -164,9 +164,10 @@ def plan_small(
     raise ValueError(f"{v.name} cannot run {case}")
 
 
-def with_epilogue(made: Choice, biased: bool, residual: bool) -> Choice:
-    """The choice with the kernel for calls with or without a bias and a residual."""
-    return replace(made, variant=replace(made.variant, biased=biased, residual=residual))
+def with_epilogue(made: Choice, biased: bool, residual: bool, scaled: bool = False) -> Choice:
+    """The choice with the kernel for calls with or without a bias, a residual and a scale."""
+    variant = replace(made.variant, biased=biased, residual=residual, scaled=scaled)
+    return replace(made, variant=variant)
 
 
 def stored(values: Array, dtype: str) -> Array:
