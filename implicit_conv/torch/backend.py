@@ -18,6 +18,7 @@ from torch.fx import Graph, GraphModule, Node
 from implicit_conv.errors import PlanError
 from implicit_conv.problem.options import PRECISIONS
 from implicit_conv.problem.parse import choice
+from implicit_conv.torch.cuda_layers import LayerFunction, layer_calls
 from implicit_conv.torch.formats import put_channels_last
 from implicit_conv.torch.layers import convolution, is_convolution
 from implicit_conv.torch.op import ConvolutionPass
@@ -50,7 +51,7 @@ class Row(NamedTuple):
 
     name: str
     words: str
-    program: weakref.ref[RegionFunction] | str
+    program: weakref.ref[RegionFunction | LayerFunction] | str
 
 
 class CompiledGraph(NamedTuple):
@@ -107,7 +108,8 @@ def compile_graph(
         (region, RegionFunction(region, f"region_{number}", _by_torch(region), measures=measures))
         for number, region in enumerate(regions(graph.graph, precision))
     ]
-    for region, function in calls:
+    on_gpu = layer_calls(graph.graph, precision, choose, _by_torch)
+    for region, function in [*calls, *(each[:2] for each in on_gpu)]:
         for layer in region.layers:
             for node in filter(is_convolution, layer.nodes):  # a linear layer has none
                 rows[node] = _row(node, weakref.ref(function), layer.words)
@@ -115,6 +117,8 @@ def compile_graph(
     now: dict[Node, Node] = {}
     for region, function in calls:
         _replace(graph.graph, region, function, now)
+    for region, function, norms in on_gpu:
+        _replace(graph.graph, region, function, now, norms)
     for node in () if is_strict else graph.graph.nodes:
         if _computes_here(node):
             rows[node] = rows[node]._replace(program="alone")
@@ -210,11 +214,13 @@ def _computes_here(node: Node) -> bool:
     return True
 
 
-def _replace(graph: Graph, region: Region, function: Any, now: dict[Node, Node]) -> None:
-    """Have one call in place of the nodes of a region. `now` has the nodes of calls by those of the
-    results that they took the place of.
+def _replace(
+    graph: Graph, region: Region, function: Any, now: dict[Node, Node], others: Sequence[Node] = ()
+) -> None:
+    """Have one call in place of the nodes of a region, on its images, its weights and `others`.
+    `now` has the nodes of calls by those of the results that they took the place of.
     """
-    operands, result = [*region.images, *region.weights], region.nodes[-1]
+    operands, result = [*region.images, *region.weights, *others], region.nodes[-1]
     with graph.inserting_before(result):
         node = graph.call_function(function, tuple(now.get(each, each) for each in operands))
     node.meta, now[result] = result.meta, node

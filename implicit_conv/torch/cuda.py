@@ -10,7 +10,7 @@ import functools
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -36,6 +36,18 @@ TORCHS: Any = torch.library.get_kernel("aten::convolution", "Undefined")
 Call = Callable[[], Any]
 
 
+class Operands(NamedTuple):
+    """The tensors of y = conv(x, w) + bias + residual. `pairs` is a function that gives the scale
+    of each filter and its bias, in float32, in place of the bias.
+    """
+
+    x: Any
+    w: Any
+    bias: Any = None
+    residual: Any = None
+    pairs: Call | None = None
+
+
 class Step:
     """Convolutions of tensors of one kind on a GPU, with results like `y`."""
 
@@ -45,11 +57,15 @@ class Step:
         sizes = tuple(y.shape), tuple(y.stride())
         self._new = partial(torch.empty_strided, *sizes, dtype=y.dtype, device=y.device)
 
-    def __call__(self, x: Any, w: Any, bias: Any) -> Any:
+    def __call__(
+        self, x: Any, w: Any, bias: Any, residual: Any = None, pairs: Call | None = None
+    ) -> Any:
         """The result, on the stream that torch works on. No gradients are recorded."""
         y = self._new()
         added = None if bias is None else see_tensor(bias)
-        self._run(see_tensor(x), see_tensor(w), added, None, see_tensor(y))
+        more = None if residual is None else see_tensor(residual)
+        scale = None if pairs is None else see_tensor(pairs())
+        self._run(see_tensor(x), see_tensor(w), added, more, see_tensor(y), scale)
         return y
 
 
@@ -71,24 +87,10 @@ def convolution(
     """
     sizes = stride, padding, dilation, transposed, added, groups
     window = Window.of(sizes, switch.precision)
-    kinds = _kind(x), _kind(w), None if bias is None else _kind(bias)
-    key = "cuda", kinds, window, current().key, switch.choose, _flags()
-    step = CALLS.get(key) or older_call(key)
-    if step is REFUSED:
-        return torchs_convolution(keys, x, w, bias, sizes)
-    if step is not None:
-        return step(x, w, bias)
-    with torch.cuda.device_of(x):  # whose stream the events are of
-        y = torchs_convolution(keys, x, w, bias, sizes)  # whose errors are torch's
-        if torch.cuda.is_current_stream_capturing():  # where nothing can be measured
-            return y
-        theirs = partial(torchs_convolution, keys, x, w, bias, sizes)
-        with LOCK:
-            step = _chosen(key, x, w, bias, window, y, theirs)
-            if step is None:
-                return y
-            keep_recent(key, step)
-    return y if step is REFUSED else step(x, w, bias)
+    kinds = kind_of(x), kind_of(w), None if bias is None else kind_of(bias)
+    key = "cuda", kinds, window, current().key, switch.choose, flags()
+    theirs = partial(torchs_convolution, keys, x, w, bias, sizes)
+    return computed(key, Operands(x, w, bias), window, window.options, theirs)
 
 
 def torchs_convolution(keys: Any, x: Any, w: Any, bias: Any, sizes: Any) -> Any:
@@ -96,14 +98,43 @@ def torchs_convolution(keys: Any, x: Any, w: Any, bias: Any, sizes: Any) -> Any:
     return TORCHS.call_boxed(keys, x, w, bias, *sizes)
 
 
-def _kind(tensor: Any) -> tuple[Any, ...]:
+def computed(
+    key: Any, given: Operands, window: Window, options: dict[str, Any], theirs: Call
+) -> Any:
+    """The result of operands, by ours or by `theirs`, whichever was chosen for the key.
+
+    Parameters
+    ----------
+    key : tuple
+        Ends with how to choose, and with what `flags` returned.
+    options : dict of str
+        Those of the plan.
+    """
+    step = CALLS.get(key) or older_call(key)
+    if step is REFUSED:
+        return theirs()
+    if step is not None:
+        return step(*given)
+    with torch.cuda.device_of(given.x):  # whose stream the events are of
+        y = theirs()  # whose errors are torch's
+        if torch.cuda.is_current_stream_capturing():  # where nothing can be measured
+            return y
+        with LOCK:
+            step = _chosen(key, given, window, options, y, theirs)
+            if step is None:
+                return y
+            keep_recent(key, step)
+    return y if step is REFUSED else step(*given)
+
+
+def kind_of(tensor: Any) -> tuple[Any, ...]:
     """What a step depends on of a tensor, which may lack memory."""
     address = tensor.data_ptr()
     place = address % 16 if address else None
     return tensor.shape, tensor.stride(), tensor.dtype, tensor.device, place
 
 
-def _flags() -> tuple[Any, ...]:
+def flags() -> tuple[Any, ...]:
     """Settings of torch by which its kernel is chosen, and how long that takes."""
     c = torch._C
     return (
@@ -115,17 +146,19 @@ def _flags() -> tuple[Any, ...]:
     )
 
 
-def _chosen(key: Any, x: Any, w: Any, bias: Any, window: Window, y: Any, theirs: Call) -> Any:
+def _chosen(
+    key: Any, given: Operands, window: Window, options: dict[str, Any], y: Any, theirs: Call
+) -> Any:
     """What `_raced` returns; REFUSED where torch's kernel must run, and a warning says so once for
     each reason that is the machine's.
     """
     try:
-        device_arch(x.device.index)
+        device_arch(given.x.device.index)
     except Exception as error:  # of a driver or a package that is missing, of an old card
         _tell(str(error))
         return REFUSED
     try:
-        return _raced(key, x, w, bias, window, y, theirs)
+        return _raced(key, given, window, options, y, theirs)
     except (ShapeError, DTypeError, PlanError) as error:
         LOG.debug(REFUSAL, error)
     except torch.OutOfMemoryError:
@@ -135,37 +168,40 @@ def _chosen(key: Any, x: Any, w: Any, bias: Any, window: Window, y: Any, theirs:
     return REFUSED
 
 
-def _raced(key: Any, x: Any, w: Any, bias: Any, window: Window, y: Any, theirs: Call) -> Any:
-    """The step that computes such convolutions where it was measured to take less time than
-    `theirs`, whose result is `y`, or else REFUSED; None where this call cannot tell.
+def _raced(
+    key: Any, given: Operands, window: Window, options: dict[str, Any], y: Any, theirs: Call
+) -> Any:
+    """The step that computes such operands where it was measured to take less time than `theirs`,
+    whose result is `y`, or else REFUSED; None where this call cannot tell.
     """
-    *_, choose, flags = key
+    *_, choose, state = key
     always = choose == "always" or window.precision == "strict"
-    reason = _reason(x, w, bias, window)
-    if not always and any(flags[2:4]):  # what a process measures must not change its bits
+    reason = _reason(given, window)
+    if not always and any(state[2:4]):  # what a process measures must not change its bits
         reason = "deterministic algorithms are asked for"
     if reason:
         LOG.debug(REFUSAL, reason)
         return REFUSED
     if not y.isfinite().all():  # no comparison would show a difference
         return None
-    step = Step(_plan(x, w, window), y)
-    ours = partial(step, x, w, bias)
+    step = Step(_plan(given.x, given.w, window, options), y)
+    ours = partial(step, *given)
     if differs(ours(), y):
         LOG.warning(REFUSAL, "ours differs by more than rounding")
         return REFUSED
     if always:
         return step
-    times = _times(key[:-2], flags, x.device.index, ours, theirs)
+    times = _times(key[:-2], state, given.x.device.index, ours, theirs)
     if ours_is_faster(times):
         return step
     LOG.debug(REFUSAL, "it took {1:.4f} ms, and ours {0:.4f}".format(*(1e3 * t for t in times)))
     return REFUSED
 
 
-def _reason(x: Any, w: Any, bias: Any, window: Window) -> str:
+def _reason(given: Operands, window: Window) -> str:
     """Why torch's kernel must compute this, or an empty string."""
-    tensors = [tensor for tensor in (x, w, bias) if tensor is not None]
+    x, w = given[:2]
+    tensors = [tensor for tensor in given[:4] if tensor is not None]
     rank = w.dim() - 2
     rules = {
         "a GPU computes signals and images alone": rank in OPERATORS and x.dim() == rank + 2,
@@ -180,7 +216,7 @@ def _reason(x: Any, w: Any, bias: Any, window: Window) -> str:
     return next((rule for rule, holds in rules.items() if not holds), "")
 
 
-def _plan(x: Any, w: Any, window: Window) -> Plan:
+def _plan(x: Any, w: Any, window: Window, options: dict[str, Any]) -> Plan:
     """The plan for tensors like these on their GPU."""
     return make_plan(
         OPERATORS[w.dim() - 2],
@@ -189,13 +225,13 @@ def _plan(x: Any, w: Any, window: Window) -> Plan:
         w_shape=tuple(w.shape),
         precision=window.precision,
         device=f"cuda:{x.device.index}",
-        **window.options,
+        **options,
     )
 
 
-def _times(kind: Any, flags: Any, device: int, ours: Call, theirs: Call) -> Times:
+def _times(kind: Any, state: Any, device: int, ours: Call, theirs: Call) -> Times:
     """The least times of both calls, measured in turn once for each kind, card and driver."""
-    table, size = _table(device), size_name(flags)
+    table, size = _table(device), size_name(state)
     measured = table.of_kind(kind)
     if size not in measured:
         pairs = [(_seconds(ours), _seconds(theirs)) for _ in range(ROUNDS)]

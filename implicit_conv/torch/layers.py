@@ -36,6 +36,7 @@ MODES = {
     "replicate": "replicate",
     "circular": "circular",
 }
+DEVICES = ("cpu",) if torch.version.hip else ("cpu", "cuda")  # "cuda" is what ROCm says, too
 SUM_FUNCTIONS = operator.add, torch.add
 FRESH = {*CONVOLUTIONS, *TRANSPOSED, *LINEAR, functional.batch_norm, *SUM_FUNCTIONS}  # new tensors
 SUMS = *SUM_FUNCTIONS, operator.iadd, "add", "add_"
@@ -93,6 +94,11 @@ class Layer:
         return bool(value_of(self.w).dim() == 2)
 
     @property
+    def is_on_gpu(self) -> bool:
+        """Whether it is computed on a GPU."""
+        return bool(value_of(self.w).device.type == "cuda")
+
+    @property
     def weights(self) -> list[Node | None]:
         """What else it reads: w, the bias, and the batch norm."""
         return [self.w, self.bias, *self.norm]
@@ -139,16 +145,16 @@ def layers(graph: Graph, precision: str) -> list[Layer]:
 def written(graph: Graph) -> Callable[[Sequence[Node], Node, Node], bool]:
     """A function of (nodes, first, last): whether any other node between these two may write."""
     place = {node: number for number, node in enumerate(graph.nodes)}
-    writes = [node for node in graph.nodes if _writes(node)]
+    writing = [node for node in graph.nodes if writes(node)]
 
     def is_written(own: Sequence[Node], first: Node, last: Node) -> bool:
         low, high = place[first], place[last]
-        return any(low < place[node] < high and node not in own for node in writes)
+        return any(low < place[node] < high and node not in own for node in writing)
 
     return is_written
 
 
-def _writes(node: Node) -> bool:
+def writes(node: Node) -> bool:
     """Whether a node may write to what another one reads: all that is not surely pure, but for
     activations in place of a new tensor.
     """
@@ -221,16 +227,17 @@ def _linear(node: Node, precision: str) -> Layer | None:
 
 
 def _are_like(node: Node, given: dict[str, Any]) -> bool:
-    """Whether x, w, a bias and the result are dense tensors of one dtype on the CPU, which autocast
-    converts to no other.
+    """Whether x, w, a bias and the result are dense tensors of one dtype on the CPU or on one GPU,
+    which autocast converts to no other.
     """
     x, w, bias = (value_of(given.get(name)) for name in ("input", "weight", "bias"))
     values = [x, w, value_of(node), *([] if given["bias"] is None else [bias])]
     if not all(isinstance(each, torch.Tensor) for each in values):
         return False
-    kinds = {(each.dtype, each.device.type, each.layout) for each in values}
-    dtype, *where = kinds.pop()
-    return not kinds and dtype in DTYPES and where == ["cpu", torch.strided]
+    kinds = {(each.dtype, each.device, each.layout) for each in values}
+    dtype, device, layout = kinds.pop()
+    known = dtype in DTYPES and device.type in DEVICES and layout is torch.strided
+    return not kinds and known
 
 
 def _is_padded(layer: Layer, node: Node) -> bool:

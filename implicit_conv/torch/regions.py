@@ -69,9 +69,9 @@ class Region:
 
 
 def regions(graph: Graph, precision: str) -> Iterator[Region]:
-    """The regions of a graph."""
+    """The regions of a graph on the CPU."""
     place = {node: n for n, node in enumerate(graph.nodes)}
-    found = layers(graph, precision)
+    found = [each for each in layers(graph, precision) if not each.is_on_gpu]
     taken = {node for each in found for node in each.nodes}
     of_images: list[Element] = [each for each in found if not each.is_linear]
     of_images += (each for each in channelwise(graph) if each.result not in taken)

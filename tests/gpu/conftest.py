@@ -264,3 +264,11 @@ def on_gpu():
 
     Tensor.__module__ = "torch.stub"
     return lambda tensor: tensor.as_subclass(Tensor)
+
+
+@pytest.fixture
+def card(recorder, on_gpu, monkeypatch, tmp_path):
+    """A GPU for torch; see `torch_card`."""
+    from torch_card import installed
+
+    yield from installed(recorder, on_gpu, monkeypatch, tmp_path)

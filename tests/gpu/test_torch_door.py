@@ -2,88 +2,20 @@
 with planted times. What torch's dispatcher does with tensors of a GPU only a GPU can show.
 """
 
-import ctypes
-
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", minversion="2.13", reason="pip install '.[torch]'")
 
+from torch_card import OURS, THEIRS  # noqa: E402
+
 import implicit_conv.torch as door  # noqa: E402
 from implicit_conv.errors import PlanError  # noqa: E402
 from implicit_conv.gpu.cuda import driver  # noqa: E402
-from implicit_conv.process import cache, disk  # noqa: E402
 from implicit_conv.torch import cuda, override  # noqa: E402
 
 RUNS = 1, 2, 3, 4, 33, 40
-OURS, THEIRS = {"ours": 1.0, "theirs": 2.0}, {"ours": 2.0, "theirs": 1.0}
 LAST, PLAIN = torch.channels_last, torch.contiguous_format
-
-
-class Card:
-    """What runs on the recorded GPU, with the seconds that calls of each kernel are said to take.
-
-    Attributes
-    ----------
-    ran : list of str
-        "ours" and "theirs", since it was last cleared.
-    measured : int
-        How many calls were timed.
-    """
-
-    def __init__(self, on_gpu):
-        self.on_gpu, self.seconds, self.ran, self.measured = on_gpu, OURS, [], 0
-        self.name, self.version, self.captures = "card", "driver 1", False
-
-    def time(self, call):
-        call()
-        self.measured += 1
-        return self.seconds["ours" if isinstance(call.func, cuda.Step) else "theirs"]
-
-    def theirs(self, keys, x, w, bias, sizes):
-        self.ran.append("theirs")
-        plain = (None if t is None else t.as_subclass(torch.Tensor) for t in (x, w, bias))
-        return self.on_gpu(torch.ops.aten.convolution.default(*plain, *sizes))
-
-    def forget(self):
-        """Be another process, which finds what is on disk."""
-        cache.clear()
-        cuda._table.cache_clear()
-
-
-@pytest.fixture
-def card(recorder, on_gpu, monkeypatch, tmp_path):
-    card = Card(on_gpu)
-    run, new = cuda.Step.__call__, torch.empty_strided
-
-    def ours(step, *tensors):
-        card.ran.append("ours")
-        return run(step, *tensors)
-
-    def array(address, shape, strides, dtype):
-        size = sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) + dtype.itemsize
-        memory = np.frombuffer((ctypes.c_char * size).from_address(address), np.uint8)
-        return np.lib.stride_tricks.as_strided(memory.view(dtype), shape, strides)
-
-    recorder.convolved.append("bfloat16")
-    monkeypatch.setattr(recorder, "array", array)
-    monkeypatch.setattr(cuda.Step, "__call__", ours)
-    monkeypatch.setattr(cuda, "_seconds", card.time)
-    monkeypatch.setattr(cuda, "torchs_convolution", card.theirs)
-    monkeypatch.setattr(cuda, "version", lambda: card.version)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: card.name)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: card.captures)
-    raw = "_cuda_getCurrentRawStream"
-    monkeypatch.setattr(torch._C, raw, lambda device: 7, raising=False)
-    monkeypatch.setattr(
-        torch, "empty_strided", lambda *sizes, dtype, device: on_gpu(new(*sizes, dtype=dtype))
-    )
-    monkeypatch.setattr(disk, "user_folder", lambda: tmp_path)
-    for each in (cuda._tell.cache_clear, disk.store.cache_clear, card.forget):
-        each()
-    yield card
-    card.forget()
-    disk.store.cache_clear()
 
 
 def tensors(

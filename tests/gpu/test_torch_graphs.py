@@ -1,0 +1,302 @@
+"""torch.compile with this backend on a GPU: graphs that Dynamo traces, whose values are said to be
+on a GPU, run node by node on a recorded driver that computes in the memory of the tensors.
+"""
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch", minversion="2.13", reason="pip install '.[torch]'")
+
+from torch import fx, nn  # noqa: E402
+from torch._subclasses import FakeTensorMode  # noqa: E402
+from torch.nn import functional  # noqa: E402
+from torch_card import OURS, THEIRS  # noqa: E402
+from torch_graphs import randomize  # noqa: E402
+
+from implicit_conv.torch import backend as door  # noqa: E402
+from implicit_conv.torch import cuda_layers  # noqa: E402
+
+RUNS = 1, 2, 3, 4, 33, 40
+BOUNDS = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 1e-5}
+LAST, PLAIN = torch.channels_last, torch.contiguous_format
+
+
+class Block(nn.Module):
+    """A residual block, with norms of all kinds, and what follows it."""
+
+    def __init__(self, channels=16, affine=True, bias=False, writes=True):
+        super().__init__()
+        self.stem = nn.Conv2d(3, channels, 7, stride=2, padding=3, bias=bias)
+        self.norms = nn.ModuleList([nn.BatchNorm2d(channels, affine=affine) for _ in range(3)])
+        self.first = nn.Conv2d(channels, channels, 3, padding=1, bias=bias)
+        self.second, self.writes = nn.Conv2d(channels, channels, 1, bias=bias), writes
+        self.last = nn.Linear(channels, 5)
+
+    def forward(self, x):
+        x = functional.relu(self.norms[0](self.stem(x)), inplace=self.writes)
+        x = functional.max_pool2d(x, 3, 2, 1)
+        y = functional.relu(self.norms[1](self.first(x)), inplace=self.writes)
+        y = self.norms[2](self.second(y))
+        if self.writes:
+            y += x
+        else:
+            y = x + y
+        y = functional.relu(y)
+        return self.last(y.mean((2, 3))), y
+
+
+class Device:
+    """The backend on a recorded card.
+
+    Attributes
+    ----------
+    graphs : list of torch.fx.GraphModule, as compiled
+    """
+
+    def __init__(self, card, **options):
+        self.card, self.options, self.graphs = card, options, []
+
+    def __call__(self, graph, inputs):
+        memory = {}  # which views share
+        with FakeTensorMode():
+            for node in graph.graph.nodes:
+                value = node.meta.get("example_value")
+                if isinstance(value, torch.Tensor):
+                    storage = value.untyped_storage()
+                    options = {"dtype": value.dtype, "device": "cuda:0"}
+                    size = int(storage.nbytes()) // value.itemsize
+                    of = memory.setdefault(storage._cdata, torch.empty(size, **options))
+                    sizes = (tuple(map(int, each)) for each in (value.shape, value.stride()))
+                    made = of.as_strided(*sizes, int(value.storage_offset()))
+                    node.meta["example_value"] = made
+        door.compile_graph(
+            graph, [], **{"precision": "standard", "choose": "measured"} | self.options
+        )
+        self.graphs.append(graph)
+        card = self.card
+
+        class Placed(fx.Interpreter):
+            def run_node(self, node):
+                return tuple_or(card.on_gpu, super().run_node(node))
+
+        run = Placed(graph).run
+
+        def compiled(*arguments):
+            y = run(*map(card.on_gpu, arguments))
+            return tuple_or(lambda y: y.as_subclass(torch.Tensor), y)
+
+        return compiled
+
+
+def tuple_or(function, value):
+    """`function` of a tensor, or of those in a tuple; other values as they are."""
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    if type(value) in (tuple, list):
+        return type(value)(tuple_or(function, each) for each in value)
+    return value
+
+
+@pytest.fixture
+def device(card, monkeypatch):
+    torch._dynamo.reset()
+    by_torch = door._by_torch
+
+    def recorded(region):
+        function = by_torch(region)
+
+        def theirs(*tensors):
+            card.ran.append("theirs")
+            plain = [each.as_subclass(torch.Tensor) for each in tensors]
+            return card.on_gpu(function(*plain))
+
+        return theirs
+
+    stub = type(card.on_gpu(torch.zeros(1)))
+    monkeypatch.delattr(stub, "__torch_function__")  # results are on the GPU, too
+    monkeypatch.setattr(cuda_layers, "PLAIN", (stub, torch.Tensor, nn.Parameter))
+    monkeypatch.setattr(door, "_by_torch", recorded)
+    yield lambda **options: Device(card, **options)
+    torch._dynamo.reset()
+
+
+def compare(model, compiled, x):
+    """Against the model in float64, and the strides of torch's results."""
+    with torch.no_grad():
+        expected = copy.deepcopy(model).double()(x.double())
+        found, theirs = compiled(x), model(x)
+    for y, their, exact in zip(*map(as_tuple, (found, theirs, expected)), strict=True):
+        assert y.dtype == their.dtype and y.stride() == their.stride()
+        apart = torch.linalg.vector_norm(y.double() - exact) / torch.linalg.vector_norm(exact)
+        assert apart < BOUNDS[y.dtype], apart
+
+
+def as_tuple(value):
+    return value if isinstance(value, tuple) else (value,)
+
+
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("form", [PLAIN, LAST])
+@pytest.mark.parametrize("seconds", [OURS, THEIRS], ids=["ours", "theirs"])
+def test_every_repetition_is_right(card, device, dtype, form, seconds):
+    """New values at new addresses; the faster one runs, for each layer as one launch."""
+    card.seconds = seconds
+    model = randomize(Block()).to(dtype).to(memory_format=form)
+    compiled, kept = torch.compile(model, backend=device()), []
+    for run in range(1, max(RUNS) + 1):
+        x = torch.randn(2, 3, 32, 24).to(dtype).contiguous(memory_format=form)
+        kept.append(x)
+        card.ran.clear()
+        if run in RUNS:
+            compare(model, compiled, x)
+        else:
+            with torch.no_grad():
+                compiled(x)
+    assert card.ran == ["ours" if seconds is OURS else "theirs"] * 3
+
+
+class Signals(nn.Module):
+    """One axis of pixels, with padding of its own and a sum with what is read."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm = nn.Conv1d(8, 8, 3, dilation=2), nn.BatchNorm1d(8, eps=1e-3)
+
+    def forward(self, x):
+        return torch.relu_(self.norm(self.first(functional.pad(x, (4, 0)))) + x)
+
+
+class Depthwise(nn.Module):
+    """Groups, an activation that is no limit, and a gate."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(16, 16, 3, padding=1, groups=16, bias=False)
+        self.norm, self.last = nn.BatchNorm2d(16), nn.Conv2d(16, 24, 1)
+
+    def forward(self, x):
+        y = functional.relu6(self.norm(self.first(x)))
+        return self.last(y * torch.sigmoid(y.mean((2, 3), keepdim=True)))
+
+
+class Shape(nn.Module):
+    """What follows depends on strides, or writes through what may be a view."""
+
+    def __init__(self, end):
+        super().__init__()
+        self.first, self.end = nn.Conv2d(3, 8, 3), end
+
+    def forward(self, x):
+        return self.end(functional.relu(self.first(x)))
+
+
+def written(y):
+    flat = y.reshape(len(y), -1)
+    flat.add_(1)
+    return y * 2
+
+
+ENDS = {
+    "view": lambda y: y.view(len(y), -1),
+    "written": written,
+    "strided": lambda y: y.as_strided((2, 8), (y.stride(0), y.stride(1))),
+    "flattened": lambda y: y.flatten(1),
+    "permuted": lambda y: y.permute(0, 2, 3, 1),
+    "itself and a part": lambda y: (y, y[:, :4]),
+}
+MODELS = {
+    "plain norms": (lambda: Block(affine=False), (2, 3, 32, 24), 3),
+    "biases": (lambda: Block(bias=True, writes=False), (2, 3, 32, 24), 3),
+    "signals": (Signals, (2, 8, 19), 1),
+    "depthwise": (Depthwise, (2, 16, 9, 8), 2),
+    **{name: (lambda end=end: Shape(end), (2, 3, 12, 9), 1) for name, end in ENDS.items()},
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("form", [PLAIN, LAST])
+@pytest.mark.parametrize("name", MODELS)
+def test_models(card, device, name, form, dtype):
+    make, shape, layers = MODELS[name]
+    if form is LAST and name in ("signals", "view"):
+        pytest.skip("torch itself has no such model")
+    model = randomize(make()).to(dtype)
+    model, compiled = model.to(memory_format=form), torch.compile(model, backend=device())
+    for _ in range(4):
+        card.ran.clear()
+        compare(model, compiled, torch.randn(shape).to(dtype).contiguous(memory_format=form))
+    assert card.ran == ["ours"] * layers
+
+
+def trained(model):
+    """torch tells nothing of what it writes to statistics."""
+    versions = [each._version for each in model.buffers() if each.dim()]
+    with torch.no_grad():
+        functional.batch_norm(torch.randn(64, 16) * 3 + 1, *statistics(model), training=True)
+    assert versions == [each._version for each in model.buffers() if each.dim()]
+
+
+def statistics(model):
+    return model.norms[1].running_mean.float(), model.norms[1].running_var.float()
+
+
+def halved(model):
+    with torch.no_grad():
+        model.first.weight.mul_(0.5)
+
+
+def replaced(model):
+    model.first.weight = nn.Parameter(torch.randn_like(model.first.weight) / 10)
+
+
+def set_data(model):
+    model.first.weight.data = torch.randn_like(model.first.weight) / 10
+
+
+CHANGES = {"trained": trained, "halved": halved, "replaced": replaced, "data": set_data}
+
+
+@pytest.mark.parametrize("form", [PLAIN, LAST])
+@pytest.mark.parametrize("name", CHANGES)
+def test_parameters_that_change_are_followed(card, device, name, form):
+    model = randomize(Block()).half().to(memory_format=form)
+    for norm in model.norms:
+        norm.float()
+    compiled, x = torch.compile(model, backend=device()), torch.randn(2, 3, 32, 24).half()
+    x = x.contiguous(memory_format=form)
+    for change in (None, CHANGES[name]) * 2:
+        if change:
+            change(model)
+        for _ in range(3):
+            compare(model, compiled, x)
+    assert card.ran[-3:] == ["ours"] * 3
+
+
+def test_filters_in_another_order_are_copied_once(card, device, monkeypatch):
+    """But not into a graph of CUDA, which would not follow what is written to them."""
+    model, copies = randomize(Block()).half(), []
+    packed = cuda_layers.Packed
+    monkeypatch.setattr(cuda_layers, "Packed", lambda *of: copies.append(of) or packed(*of))
+    compiled, x = torch.compile(model, backend=device()), torch.randn(2, 3, 32, 24).half()
+    compare(model, compiled, x)
+    for card.captures in (False, True, True, False):
+        card.ran.clear()
+        compare(model, compiled, x)
+        assert card.ran == ["ours"] * 3
+    assert len(copies) == 2  # of taps: a filter of one tap has no other order
+
+
+def test_strict_precision_runs_ours(card, device):
+    card.seconds, model = THEIRS, randomize(Block()).half()
+    compiled = torch.compile(model, backend=device(precision="strict"))
+    compare(model, compiled, torch.randn(2, 3, 32, 24).half())
+    assert card.ran.count("ours") == 6 and not card.measured
+
+
+def test_what_is_not_served_is_torchs(card, device):
+    model = randomize(nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, padding_mode="circular")))
+    compiled = torch.compile(model.half(), backend=device())
+    for _ in range(3):
+        compare(model, compiled, torch.randn(2, 3, 12, 9).half())
+    assert set(card.ran) == {"theirs"}
