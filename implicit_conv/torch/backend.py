@@ -18,9 +18,10 @@ from torch.fx import Graph, GraphModule, Node
 from implicit_conv.errors import PlanError
 from implicit_conv.problem.options import PRECISIONS
 from implicit_conv.problem.parse import choice
+from implicit_conv.torch.cuda_graphs import Replayed, stays
 from implicit_conv.torch.cuda_layers import LayerFunction, layer_calls
 from implicit_conv.torch.formats import put_channels_last
-from implicit_conv.torch.layers import convolution, is_convolution
+from implicit_conv.torch.layers import convolution, is_convolution, writes
 from implicit_conv.torch.op import ConvolutionPass
 from implicit_conv.torch.op import convolution as ours
 from implicit_conv.torch.options import CHOOSE
@@ -31,8 +32,8 @@ from implicit_conv.torch.steps import LOG
 from implicit_conv.torch.views import by_torch_without_view, copy_without_view, fail_without_view
 
 aten = torch.ops.aten
-OPTIONS = {"precision": PRECISIONS, "choose": CHOOSE}
-DEFAULTS = {"precision": "standard", "choose": "measured"}
+WORDS = {"precision": PRECISIONS, "choose": CHOOSE}
+DEFAULTS = {"precision": "standard", "choose": "measured", "cudagraph": False}
 OF_INPUT = re.compile(r"^L\['\w+'\]\.?")  # before the names of modules in graphs
 
 
@@ -76,8 +77,10 @@ def backend(
     graph : torch.fx.GraphModule
     inputs : sequence of tensors and numbers
     mode : None
-    options : dict of str, optional
-        "precision" and "choose", as in `enable`.
+    options : dict, optional
+        "precision" and "choose", as in `enable`. With "cudagraph": True, on one GPU and without
+        gradients, calls of shapes that came before replay a graph of CUDA. Parameters are read
+        where they are, other tensors and results are copied.
 
     Raises
     ------
@@ -90,7 +93,7 @@ def backend(
 
 
 def compile_graph(
-    graph: Any, inputs: Sequence[Any], *, precision: str, choose: str
+    graph: Any, inputs: Sequence[Any], *, precision: str, choose: str, cudagraph: bool = False
 ) -> CompiledGraph:
     """See `backend`; the options are checked."""
     is_strict = precision == "strict"  # which our operator knows from `enable` alone
@@ -103,6 +106,7 @@ def compile_graph(
         return CompiledGraph(_with_gradients(graph, inputs), found)
     if _records(graph.graph, inputs):
         return CompiledGraph(by_torch, [*rows.values()])
+    writing = [node for node in graph.graph.nodes if writes(node)]
     measures = choose == "measured" and not is_strict
     calls = [
         (region, RegionFunction(region, f"region_{number}", _by_torch(region), measures=measures))
@@ -123,7 +127,25 @@ def compile_graph(
         if _computes_here(node):
             rows[node] = rows[node]._replace(program="alone")
     graph.recompile()
-    return CompiledGraph(graph.forward, [*rows.values()])
+    run = graph.forward
+    if cudagraph:
+        run = _replayed(graph, [node for node in writing if not node._erased])
+    return CompiledGraph(run, [*rows.values()])
+
+
+def _replayed(graph: Any, writing: list[Node]) -> Callable[..., Any]:
+    """A graph as a graph of CUDA; itself where it may write to its inputs, which would be copies,
+    or has none on a GPU.
+    """
+    inputs = graph.graph.find_nodes(op="placeholder")
+    values = [node.meta.get("example_value") for node in inputs]
+    places = {each.device.type for each in values if isinstance(each, torch.Tensor)}
+    if places == {"cuda"} and not writing:
+        return Replayed(graph.forward, [*map(stays, inputs)])
+    reason = f"{writing[0]} may write" if writing else f"its inputs are on {sorted(places)}"
+    LOG.warning("no graph of CUDA is captured of a compiled graph: %s", reason)
+    run: Callable[..., Any] = graph.forward
+    return run
 
 
 def _row(node: Node, program: Any, words: str = "nothing") -> Row:
@@ -133,17 +155,19 @@ def _row(node: Node, program: Any, words: str = "nothing") -> Row:
     return Row(path or "(model)", words, program)
 
 
-def _options(mode: object, options: Mapping[str, str] | None) -> dict[str, str]:
+def _options(mode: object, options: Mapping[str, Any] | None) -> dict[str, Any]:
     """The options that are given, and the defaults of others."""
     if mode is not None:
         raise PlanError(f"backend 'implicit_conv' has no modes, and mode is {mode!r}: leave it out")
     given = DEFAULTS | dict(options or {})
     for name, value in given.items():
-        if name not in OPTIONS:
-            raise PlanError(
-                f"backend 'implicit_conv' has no option {name!r}; it has {' and '.join(OPTIONS)}"
-            )
-        choice(name, value, OPTIONS[name], error=PlanError)
+        if name not in DEFAULTS:
+            known = ", ".join(DEFAULTS)
+            raise PlanError(f"backend 'implicit_conv' has no option {name!r}; it has {known}")
+        if name in WORDS:
+            choice(name, value, WORDS[name], error=PlanError)
+        elif not isinstance(value, bool):
+            raise PlanError(f"option {name!r} is True or False, not {value!r}")
     return given
 
 

@@ -108,7 +108,7 @@ class CompiledCall:
         The module's compiled call of somebody else.
     """
 
-    def __init__(self, module: Any, options: dict[str, str]) -> None:
+    def __init__(self, module: Any, options: dict[str, Any]) -> None:
         """
         Raises
         ------
@@ -175,7 +175,7 @@ class Graphs:
         Those of each graph, the newest last.
     """
 
-    def __init__(self, options: dict[str, str]) -> None:
+    def __init__(self, options: dict[str, Any]) -> None:
         self.options, self.rows = options, list[list[Row]]()
 
     def __call__(self, graph: Any, inputs: Any) -> Callable[..., Any]:

@@ -2,6 +2,7 @@
 on a GPU, run node by node on a recorded driver that computes in the memory of the tensors.
 """
 
+import contextlib
 import copy
 
 import pytest
@@ -15,7 +16,7 @@ from torch_card import OURS, THEIRS  # noqa: E402
 from torch_graphs import randomize  # noqa: E402
 
 from implicit_conv.torch import backend as door  # noqa: E402
-from implicit_conv.torch import cuda_layers  # noqa: E402
+from implicit_conv.torch import cuda_graphs, cuda_layers  # noqa: E402
 
 RUNS = 1, 2, 3, 4, 33, 40
 BOUNDS = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 1e-5}
@@ -70,9 +71,8 @@ class Device:
                     sizes = (tuple(map(int, each)) for each in (value.shape, value.stride()))
                     made = of.as_strided(*sizes, int(value.storage_offset()))
                     node.meta["example_value"] = made
-        door.compile_graph(
-            graph, [], **{"precision": "standard", "choose": "measured"} | self.options
-        )
+        options = {"precision": "standard", "choose": "measured"} | self.options
+        made = door.compile_graph(graph, [], **options).run
         self.graphs.append(graph)
         card = self.card
 
@@ -81,9 +81,11 @@ class Device:
                 return tuple_or(card.on_gpu, super().run_node(node))
 
         run = Placed(graph).run
+        if isinstance(made, cuda_graphs.Replayed):
+            made._run, run = run, made
 
         def compiled(*arguments):
-            y = run(*map(card.on_gpu, arguments))
+            y = run(*(tuple_or(card.on_gpu, each) for each in arguments))
             return tuple_or(lambda y: y.as_subclass(torch.Tensor), y)
 
         return compiled
@@ -300,3 +302,92 @@ def test_what_is_not_served_is_torchs(card, device):
     for _ in range(3):
         compare(model, compiled, torch.randn(2, 3, 12, 9).half())
     assert set(card.ran) == {"theirs"}
+
+
+@pytest.fixture
+def captures(card, monkeypatch):
+    """Captured calls, which are computed again when they are replayed."""
+    made = []
+
+    def captured(run, given):
+        card.captures = True
+        results = run(*given)
+        card.captures = False
+        made.append(given)
+
+        def replay():
+            card.captures = True
+            for own, now in zip(results, run(*given), strict=True):
+                own.copy_(now)
+            card.captures = False
+
+        return replay, results
+
+    monkeypatch.setattr(cuda_graphs, "captured", captured)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    return made
+
+
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("form", [PLAIN, LAST])
+def test_a_graph_of_cuda_computes_what_the_call_would(card, device, captures, form, dtype):
+    """Results are kept, new values come at new addresses, and parameters are followed."""
+    model = randomize(Block()).to(dtype).to(memory_format=form)
+    compiled, kept = torch.compile(model, backend=device(cudagraph=True)), []
+    for run in range(1, max(RUNS) + 1):
+        for images in (2, 3):
+            x = torch.randn(images, 3, 32, 24).to(dtype).contiguous(memory_format=form)
+            with torch.no_grad():
+                kept.append((x, compiled(x)[0], copy.deepcopy(model) if run in RUNS else None))
+        if run == 20:
+            halved(model)
+        if run == 30:
+            set_data(model)
+    assert len(captures) == 4  # of two shapes, and again for the parameter that was replaced
+    for x, y, then in kept:
+        if then:
+            with torch.no_grad():
+                expected = then.double()(x.double())[0]
+            apart = torch.linalg.vector_norm(y.double() - expected)
+            assert apart < BOUNDS[dtype] * torch.linalg.vector_norm(expected)
+
+
+def added(x):
+    x.add_(1)
+    return x * 2
+
+
+@pytest.mark.parametrize("name", ["writes to its input", "shares memory", "fails"])
+def test_what_no_graph_of_cuda_can_hold_runs_as_it_is(
+    card, device, captures, name, monkeypatch, caplog
+):
+    if name == "fails":
+
+        def captured(run, given):
+            raise RuntimeError("not in a capture")
+
+        monkeypatch.setattr(cuda_graphs, "captured", captured)
+    ends = {"writes to its input": lambda y: y, "shares memory": lambda y: (y, y[:, :4])}
+    model = randomize(Shape(ends.get(name, lambda y: y))).half()
+    function = (lambda x: model(added(x))) if name in "writes to its input" else model
+    compiled = torch.compile(function, backend=device(cudagraph=True))
+    for _ in range(4):
+        x = torch.randn(2, 3, 12, 9).half()
+        mine = x.clone()
+        with torch.no_grad():
+            found, expected = as_tuple(compiled(x)), as_tuple(function(mine))
+        assert torch.equal(x, mine)
+        for y, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(y, other, rtol=1e-2, atol=1e-2)
+    assert caplog.text.count("no graph of CUDA is captured") == 1
+
+
+def test_a_graph_on_the_cpu_says_that_none_is_captured(caplog):
+    torch._dynamo.reset()
+    model = nn.Conv2d(3, 8, 3)
+    compiled = torch.compile(model, backend="implicit_conv", options={"cudagraph": True})
+    with torch.no_grad():
+        compiled(torch.randn(1, 3, 9, 9))
+    assert (
+        "no graph of CUDA is captured of a compiled graph: its inputs are on ['cpu']" in caplog.text
+    )

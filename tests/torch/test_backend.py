@@ -667,7 +667,8 @@ def test_torch_finds_the_backend_by_its_name():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"options": {"precison": "fast"}}, "no option 'precison'; it has precision and choose"),
+        ({"options": {"precison": "fast"}}, "no option 'precison'; it has precision, choose, "),
+        ({"options": {"cudagraph": 1}}, "option 'cudagraph' is True or False, not 1"),
         ({"options": {"precision": "exact"}}, "exact"),
         ({"mode": "max-autotune"}, "no modes"),
     ],
