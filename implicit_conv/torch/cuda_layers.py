@@ -19,7 +19,7 @@ from implicit_conv.process.cache import CALLS, cached_property
 from implicit_conv.settings import current
 from implicit_conv.torch import cuda
 from implicit_conv.torch.first_calls import REFUSED
-from implicit_conv.torch.layers import Layer, layers, value_of, writes
+from implicit_conv.torch.layers import Layer, is_convolution, layers, value_of, writes
 from implicit_conv.torch.region import PLAIN, is_watched
 from implicit_conv.torch.regions import Region
 from implicit_conv.torch.weight_states import WeightStates
@@ -76,9 +76,10 @@ def _depends(node: fx.Node) -> bool:
 
 
 def _are_read_only(layer: Layer) -> bool:
-    """Whether a graph does nothing with the parameters of a norm but norms."""
-    given = [each for each in layer.norm if each is not None]
-    return all(user.target is functional.batch_norm for each in given for user in each.users)
+    """Whether nothing in a graph may write to what is read of a norm before all that computes."""
+    given = [each for each in (*layer.norm, layer.bias) if each is not None]
+    users = (user for each in given for user in each.users)
+    return all(user.target is functional.batch_norm or is_convolution(user) for user in users)
 
 
 def _norms(graph: fx.Graph, normed: Sequence[Layer]) -> dict[fx.Node, tuple[fx.Node, int]]:

@@ -300,3 +300,27 @@ def test_enable_takes_tensors_of_gpus_and_gives_them_back():
 
     name = "implicit_conv::convolution"
     assert torch._C._dispatch_has_kernel_for_dispatch_key(name, "CUDA")
+
+
+def test_the_operator_is_exported_for_a_gpu():
+    """With the shapes and strides of torch's own, on the tensors' device."""
+    from torch._subclasses import FakeTensorMode
+
+    from implicit_conv.torch import op
+
+    class Model(torch.nn.Module):
+        def forward(self, x, w):
+            return op.convolution(x, w, None, (2, 2), (1, 1))
+
+    options = {"device": "cuda:0", "dtype": torch.bfloat16}
+    with FakeTensorMode(), torch.no_grad():
+        x, w = (
+            torch.empty(2, 3, 9, 8, **options, memory_format=LAST),
+            torch.empty(4, 3, 3, 3, **options),
+        )
+        exported = torch.export.export(Model(), (x, w))
+        theirs = torch.ops.aten.convolution(x, w, None, *sizes(stride=2))
+    (node,) = (node for node in exported.graph.nodes if node.op == "call_function")
+    assert node.target is torch.ops.implicit_conv.convolution.default
+    y = node.meta["val"]
+    assert (y.shape, y.stride(), y.device) == (theirs.shape, theirs.stride(), x.device)
