@@ -10,11 +10,10 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from implicit_conv.arrays.arrays import Array, Operand, Y, dtype_name
 from implicit_conv.cpu.engines import engine as cpu_engine
-from implicit_conv.errors import DTypeError, PlanError
+from implicit_conv.errors import DTypeError
 from implicit_conv.operators.dispatch import (
     CONVOLUTION,
     LAYOUTS,
-    WINDOW,
     Operator,
     Options,
     Shape,
@@ -38,7 +37,7 @@ from implicit_conv.problem.options import (
     Precision,
     WeightLayout,
 )
-from implicit_conv.problem.parse import Ints, Padding, parse_max_workspace, parse_padding_mode
+from implicit_conv.problem.parse import Ints, Padding, parse_max_workspace
 from implicit_conv.problem.problem import Problem
 from implicit_conv.process import cache
 from implicit_conv.process.cache import PLANS
@@ -294,14 +293,9 @@ def _plan_on_gpu(
     from implicit_conv.gpu.run.engine import plan as gpu_plan
 
     parse_max_workspace(options.max_workspace)  # kernels of GPUs take no workspace
-    if parse_padding_mode(options.padding_mode) != "zeros":
-        raise PlanError(
-            f"device {options.device!r} computes padding_mode 'zeros', not "
-            f"{options.padding_mode!r}; use device='cpu', with numpy arrays"
-        )
     request = GpuRequest(
         **options.part(("activation", "out_dtype", "precision", "algorithm")),
-        convolution=(("rank", rank), *options.part((*WINDOW, *LAYOUTS)).items()),
+        convolution=(("rank", rank), *options.part(CONVOLUTION).items()),
     )
     check_dtypes(dtype_name(dtypes[0]), dtype_name(dtypes[1]), GPU_DTYPES)
     assert options.device is not None

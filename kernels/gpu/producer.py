@@ -16,6 +16,7 @@ import functools
 from typing import Any
 
 from implicit_conv.kernels import walk as plain_walk
+from implicit_conv.kernels.geometry import CIRCULAR, REPLICATE, SYMMETRIC, ZEROS
 from implicit_conv.kernels.gpu import gmem, mbarrier, raster, ring, smem, tap_tables, tma, warp
 from implicit_conv.kernels.gpu.call import Ints, Params
 from implicit_conv.kernels.gpu.ptx import device, device_module
@@ -27,6 +28,7 @@ walk = device_module(plain_walk)
 
 # The first image row that a gemm_m row past the last reads: outside the image for every filter tap.
 NOWHERE = -(1 << 30)
+NEVER = NOWHERE // 2  # no row that is kept reads so far before an image
 TABLE_BARRIER = 1  # the named barrier at which the producer warps meet
 BANK_LANES = 8  # lanes whose chunks of 16 bytes are all of the banks of shared memory
 
@@ -176,7 +178,7 @@ def make_thread_producer(v: Variant) -> Any:
     mask = plain_walk.swizzle_mask(row_bytes)
     copy_chunk, finish = make_copy_chunk(v)
     copy_part = make_copy_part(v)
-    pixel = raster.make_pixel(v)
+    pixel, place_in = raster.make_pixel(v), make_place_in(v.padding_mode)
 
     @device
     def write_row_table(params: Params, table: int, tile_m_index: int, thread: int) -> None:
@@ -197,7 +199,7 @@ def make_thread_producer(v: Variant) -> Any:
         for first in range(0, tile_m, rows_at_once):
             row = first + thread // chunks
             n, h, w, _ = smem.load16(table + row * ROW_ENTRY_BYTES)
-            h, w = h + r * g.dilation_h, w + s * g.dilation_w
+            h, w = place_in(h + r * g.dilation_h, g.H), place_in(w + s * g.dilation_w, g.W)
             inside = (h >= 0) & (h < g.H) & (w >= 0) & (w < g.W)
             at = source + n * call.x_n + h * call.x_h + w * call.x_w
             to = walk.swizzle(stage + row * row_bytes + chunk * 16, mask)
@@ -261,6 +263,29 @@ def make_thread_producer(v: Variant) -> Any:
             tile += warp.blocks()
 
     return produce
+
+
+def make_place_in(padding_mode: int) -> Any:
+    """place_in(position, size): the pixel of an axis that a load reads; zeros are read outside.
+
+    A position is less than a whole axis away from its pixels, or else that of a row that is not
+    kept.
+    """
+    if padding_mode == ZEROS:
+        return device(lambda position, size: position)
+    if padding_mode == CIRCULAR:
+        turned = device(lambda p, size: p + size * ((p < 0) - (p >= size)))
+    elif padding_mode == REPLICATE:
+        turned = device(lambda p, size: min(max(p, 0), size - 1))
+    else:
+        edge = padding_mode == SYMMETRIC  # the first pixel is repeated, too
+
+        @device
+        def turned(p: int, size: int) -> int:
+            p = max(p, -edge - p)
+            return min(p, 2 * size - 2 + edge - p)
+
+    return device(lambda position, size: turned(position, size) if position > NEVER else position)
 
 
 @functools.cache

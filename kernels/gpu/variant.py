@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from implicit_conv.kernels.geometry import CLAMP
+from implicit_conv.kernels.geometry import CLAMP, ZEROS
 from implicit_conv.kernels.gpu.sizes import (
     CHUNK_COLUMNS,
     CHUNK_ROWS,
@@ -143,6 +143,7 @@ class Variant:
     band: Rows | None = None  # what "rows" has compiled in
     resident: int = 1  # blocks of a multiprocessor: one stores while another multiplies
     copy_bytes: int = VECTOR_BYTES  # of a cp.async
+    padding_mode: int = ZEROS  # as of geometry.py; others are loaded by computed addresses
 
     def __post_init__(self) -> None:
         for rule, holds in _rules(self):
@@ -373,6 +374,10 @@ def _gemm_rules(v: Variant) -> Iterator[tuple[str, bool]]:
     yield (
         "folded loads go by elements or copies of less than 16 bytes",
         v.producer == "elements" or v.copy_bytes < VECTOR_BYTES or not v.folded,
+    )
+    yield (
+        "padding repeats pixels where threads compute the address of each",
+        v.padding_mode == ZEROS or (v.producer != "tma" and not v.folded),
     )
     yield "only the w walk has permuted axes", v.mode == "w" or not v.permuted
     yield "slots of the w walk are no pixels of one stride", v.mode != "w" or not v.linear

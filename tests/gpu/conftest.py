@@ -18,6 +18,7 @@ from implicit_conv.kernels.geometry import CLAMP, Geometry
 from implicit_conv.kernels.gpu.call import Call, Limits
 from implicit_conv.kernels.gpu.sizes import MAP_BYTES, VECTOR_BYTES
 from implicit_conv.problem import reference
+from implicit_conv.problem.options import PADDING_MODES
 from implicit_conv.process import cache
 
 STREAM = 77
@@ -133,6 +134,8 @@ class Recorder:
             (g.P - 1) * g.stride_h + (g.R - 1) * g.dilation_h + 1 - g.H - g.pad_h,
             (g.Q - 1) * g.stride_w + (g.S - 1) * g.dilation_w + 1 - g.W - g.pad_w,
         )
+        if g.padding_mode:  # pixels that no window reads are not cropped: others are repeated
+            high = tuple(max(0, each) for each in high)
         added = 0
         if residual:
             strides = call.residual_n, call.residual_k, call.residual_p, call.residual_q
@@ -144,6 +147,7 @@ class Recorder:
             dilation=(g.dilation_h, g.dilation_w),
             pads=((g.pad_h, high[0]), (g.pad_w, high[1])),
             groups=g.groups,
+            padding_mode=PADDING_MODES[g.padding_mode],
         )
         if v and v.scaled:
             pairs = self.array(call.bias, (2, filters, 1, 1), (4, 8, 0, 0), np.dtype("float32"))

@@ -50,6 +50,8 @@ def test_channels_first_memory_and_one_image(recorder, device_array):
 CASES = {
     "NCHW": Case(2, 8, 8, size=(9, 11), padding=((1, 0), (2, 1)), stride=(2, 1)),
     "NHWC": Case(1, 8, 16, layout="NHWC", weight_layout="RSCK", dilation=(1, 2), kernel=(2, 3)),
+    "reflect": Case(2, 8, 8, padding=((3, 4), (5, 6)), padding_mode="reflect"),
+    "circular": Case(2, 3, 5, padding=((5, 0), (0, 7)), padding_mode="circular", stride=(2, 1)),
     "groups": Case(2, 3, 5, groups=2, layout="NCHW", weight_layout="KRSC"),
 }
 
@@ -80,6 +82,14 @@ def test_a_scale_of_numpy_arrays(recorder, biased, activation):
         conv2d(*given, **{**options, "scale": scale[:7]}, device="cuda")
     with pytest.raises(DTypeError, match="scale is float64, but the plan is for float32, whose"):
         conv2d(*given, **{**options, "scale": scale.astype(float)}, device="cuda")
+
+
+def test_padding_of_more_than_the_image_is_refused(recorder):
+    x, w = np.ones((1, 8, 5, 5), np.float16), np.ones((8, 8, 3, 3), np.float16)
+    with pytest.raises(PlanError, match=r"padding \(5, 5\) in mode 'reflect' of 5 pixels is"):
+        conv2d(x, w, padding=5, padding_mode="reflect", device="cuda")
+    y = conv2d(x, w, padding=5, padding_mode="symmetric", device="cuda")
+    assert np.all(y == 72)
 
 
 def test_one_image_of_numpy_into_an_array_of_the_callers(recorder):

@@ -25,6 +25,7 @@ from implicit_conv.gpu.plan.planner import choose
 from implicit_conv.gpu.plan.trace import trace
 from implicit_conv.kernels.geometry import CLAMP
 from implicit_conv.kernels.gpu import targets
+from implicit_conv.problem.options import PADDING_MODES
 from implicit_conv.testing import Case, to_nchw
 from implicit_conv.testing.gpu.problems import (
     family_problems,
@@ -360,3 +361,20 @@ def equals_oracle(case, v, number):
     plan = with_epilogue(plan, True, True)
     kernel = kernel_of(plan.variant, KNOWN[number].cc)
     assert wrong_elements(case, plan, kernel, 0, limit=50_000_000) == 0
+
+
+PADDED = (("cp_async-mma", 0, "NHWC"), ("elements-mma", 1, "NCHW"), ("fma", 0, "NHWC"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", PADDING_MODES[1:])
+@pytest.mark.parametrize(("name", "number", "layout"), PADDED)
+def test_padding_that_repeats_pixels(name, number, layout, mode):
+    """Up to a whole axis, with strides and dilation, in several tiles whose last rows are none."""
+    layouts = {"layout": layout, "weight_layout": "KRSC" if layout == "NHWC" else "KCRS"}
+    padding, kernel = ((3, 4), (5, 2)), (3, 4)
+    case = Case(2, 16, 40, 1, (5, 6), kernel, (1, 2), (2, 1), padding, **layouts, padding_mode=mode)
+    family = FAMILIES[name]
+    v = replace(family.variants[number], padding_mode=PADDING_MODES.index(mode))
+    plan = with_epilogue(plan_small(case, family, v), True, True)
+    assert wrong_elements(case, plan, kernel_of(plan.variant, KNOWN[80].cc), number) == 0

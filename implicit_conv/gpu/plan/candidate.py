@@ -25,11 +25,11 @@ from implicit_conv.gpu.plan.layout import SharedLayout, shared_layout
 from implicit_conv.gpu.plan.maps import activation_map
 from implicit_conv.gpu.plan.rows import row_tiles, rows_cycles, rows_rule
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.geometry import Geometry
+from implicit_conv.kernels.geometry import ZEROS, Geometry
 from implicit_conv.kernels.gpu.call import INDICES
 from implicit_conv.kernels.gpu.targets import requirement, supports
 from implicit_conv.kernels.gpu.variant import Variant
-from implicit_conv.problem.options import Activation
+from implicit_conv.problem.options import PADDING_MODES, Activation
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import geometry
 
@@ -167,7 +167,26 @@ def refusal(view: Problem, arch: GpuArch, v: Variant, strict: bool = False) -> s
         return f"needs {requirement(v.target)}"
     if strict and (v.wide or v.consumer == "wgmma"):
         return "precision 'strict' needs one order of sums: tap by tap, without wgmma"
-    return _copies_rule(view, v) or _maps_rule(view, v)
+    return _padding_rule(view, v) or _copies_rule(view, v) or _maps_rule(view, v)
+
+
+def padding_mode(view: Problem) -> int:
+    """The number of the mode by which padding repeats pixels, or ZEROS."""
+    return PADDING_MODES.index(view.padding_mode) if view.repeats else ZEROS
+
+
+def _padding_rule(view: Problem, v: Variant) -> str:
+    """The reason why padding cannot repeat pixels as it should, or an empty string."""
+    if padding_mode(view) != v.padding_mode:
+        return f"its loads do not pad in mode {view.padding_mode!r}"
+    least = view.padding_mode == "reflect"  # the first pixel is not repeated
+    for size, *pads in zip(view.size, view.pad_lo, view.pad_hi, strict=True):
+        if view.repeats and not 0 <= min(pads) <= max(pads) <= size - least:
+            return (
+                f"padding {tuple(pads)} in mode {view.padding_mode!r} of {size} pixels is negative "
+                f"or more than {size - least}; pad before, or use device='cpu'"
+            )
+    return ""
 
 
 def _copies_rule(view: Problem, v: Variant) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from implicit_conv.errors import PlanError
 from implicit_conv.gpu.cuda.arch import GpuArch
-from implicit_conv.gpu.plan.candidate import UNBOUNDED, Candidate, Choice, consider
+from implicit_conv.gpu.plan.candidate import UNBOUNDED, Candidate, Choice, consider, padding_mode
 from implicit_conv.gpu.plan.direct import direct_variants
 from implicit_conv.gpu.plan.rows import rows_variants
 from implicit_conv.gpu.plan.views import patches
@@ -97,14 +97,20 @@ def _choice(best: Candidate, **common: Any) -> Choice:
 def variants(view: Problem, activation: int, plain: bool) -> Iterator[Variant]:
     """The kernels to consider: every family with every tile."""
     packed = _packed(view)
+    repeats = padding_mode(view)
     for v in _families(view):
+        if repeats and (v.producer == "tma" or v.folded):
+            continue
         yield replace(
             v,
             activation=activation,
             plain=plain,
             linear=not v.wide and view.layout == "NHWC",
             packed=packed,
+            padding_mode=repeats,
         )
+    if repeats:
+        return
     for v in direct_variants(view):
         yield replace(v, activation=activation, plain=plain)
     for v in rows_variants(view):

@@ -231,6 +231,7 @@ def _slower_gemm(v: Variant, producer: str, packed: bool) -> Variant:
         linear=v.linear,
         activation=v.activation,
         packed=packed,
+        padding_mode=v.padding_mode,
     )
 
 
