@@ -23,6 +23,7 @@ COLOURS = 4  # channels at most of what is taken for a picture
 # Dtypes that are not computed, and what takes their place without loss: up to 2^53 for integers.
 NEAREST = {"bool": "uint8", "uint16": "float32", "complex256": "complex128"}
 WIDE = "float64"
+NO_EPILOGUE = "a gradient has no bias, residual or scale; leave them out"
 
 
 def conversions(

@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from implicit_conv.problem.options import WEIGHT_LAYOUTS_OF
@@ -122,6 +122,29 @@ def phases_of(problem: Problem) -> tuple[Phase, ...]:
 def is_covered(problem: Problem, phases: Sequence[Phase]) -> bool:
     """Whether the phases have all pixels of dx."""
     return sum(math.prod(phase.problem.output) for phase in phases) == math.prod(problem.size)
+
+
+def without_channels(problem: Problem) -> Problem:
+    """The fprop that has the output of the gradient, and no channels; images without pixels, which
+    no fprop has as its output, are no images of one pixel.
+    """
+    ones, zeros = (1,) * problem.rank, (0,) * problem.rank
+    has_pixels = min(problem.size) > 0
+    return replace(
+        problem,
+        N=problem.N * has_pixels,
+        C=0,
+        K=problem.C,
+        groups=1,
+        size=problem.size if has_pixels else ones,
+        kernel=ones,
+        stride=ones,
+        dilation=ones,
+        pad_lo=zeros,
+        pad_hi=zeros,
+        weight_layout=WEIGHT_LAYOUTS_OF[problem.rank][0],
+        padding_mode="zeros",
+    )
 
 
 def phase_count(problem: Problem) -> int:

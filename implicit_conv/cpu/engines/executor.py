@@ -51,6 +51,7 @@ from implicit_conv.kernels.cpu.runtime.program import (
     placed,
 )
 from implicit_conv.kernels.cpu.runtime.same_arrays import Record, can_record
+from implicit_conv.problem.operand_checks import NO_EPILOGUE
 from implicit_conv.problem.options import COMPLEX_PARTS, ITEMSIZES, contiguous_strides
 from implicit_conv.problem.problem import Problem
 from implicit_conv.process.cache import cached_property, keep_call
@@ -58,8 +59,6 @@ from implicit_conv.process.preparation import imports
 
 if TYPE_CHECKING:
     from implicit_conv.cpu.run.prepared import PreparedCall
-
-NO_EPILOGUE = "a gradient has no bias, residual or scale; leave them out"
 
 
 @imports

@@ -37,8 +37,14 @@ from implicit_conv.cpu.run.call import Arrays, stand_in
 from implicit_conv.cpu.run.packed import PackedOrder
 from implicit_conv.kernels.cpu.runtime.program import Copied, Step, copied, located
 from implicit_conv.kernels.cpu.runtime.table import MOST_APART
-from implicit_conv.problem.options import ITEMSIZES, WEIGHT_LAYOUTS_OF
-from implicit_conv.problem.phases import MOST_PHASES, is_covered, phase_count, phases_of
+from implicit_conv.problem.options import ITEMSIZES
+from implicit_conv.problem.phases import (
+    MOST_PHASES,
+    is_covered,
+    phase_count,
+    phases_of,
+    without_channels,
+)
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import Load
 
@@ -256,29 +262,6 @@ def spread_cycles(problem: Problem, arch: CpuArch) -> float:
     far_apart = problem.stride[-1] > MOST_APART
     stores = costs.slow_spread_store if far_apart else costs.spread_store
     return elements * stores + beyond * problem.stride[-1] * costs.spread_pixel
-
-
-def without_channels(problem: Problem) -> Problem:
-    """The fprop that has the output of the gradient, and no channels; images without pixels, which
-    no fprop has as its output, are no images of one pixel.
-    """
-    ones, zeros = (1,) * problem.rank, (0,) * problem.rank
-    has_pixels = min(problem.size) > 0
-    return replace(
-        problem,
-        N=problem.N * has_pixels,
-        C=0,
-        K=problem.C,
-        groups=1,
-        size=problem.size if has_pixels else ones,
-        kernel=ones,
-        stride=ones,
-        dilation=ones,
-        pad_lo=zeros,
-        pad_hi=zeros,
-        weight_layout=WEIGHT_LAYOUTS_OF[problem.rank][0],
-        padding_mode="zeros",
-    )
 
 
 def _phase_steps(part: Choice, whole: Array, given: Given) -> list[Step]:
