@@ -16,7 +16,7 @@ from typing import Any
 
 from implicit_conv.gpu.cuda import driver
 from implicit_conv.kernels import sources
-from implicit_conv.kernels.gpu.sizes import DUMP_THREADS
+from implicit_conv.kernels.gpu.sizes import COPY_WARPS, DUMP_THREADS, WARP
 from implicit_conv.kernels.gpu.targets import target_name
 from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.process.disk import store
@@ -49,6 +49,18 @@ def dump_cubin(mode: str, cc: Capability) -> tuple[bytes, str]:
         return made
 
     return cached(f"dump {mode}", make, cc, DUMP_THREADS)
+
+
+def filters_cubin(itemsize: int, cc: Capability) -> tuple[bytes, str]:
+    """(image, entry) of the kernel of kernels/gpu/phase_filters.py."""
+
+    def make() -> Callable[..., Any]:
+        from implicit_conv.kernels.gpu.phase_filters import make_phase_filters
+
+        made: Callable[..., Any] = make_phase_filters(itemsize)
+        return made
+
+    return cached(f"phase filters {itemsize}", make, cc, COPY_WARPS * WARP)
 
 
 def cached(
@@ -110,6 +122,12 @@ def _version(name: str) -> str:
 def loaded(v: Variant, cc: Capability, device: int) -> Any:
     """The handle of a variant's kernel on `device`."""
     return load(*cubin(v, cc), device)
+
+
+@functools.cache
+def loaded_filters(itemsize: int, cc: Capability, device: int) -> Any:
+    """The handle of the kernel that copies filters of stride phases on `device`."""
+    return load(*filters_cubin(itemsize, cc), device)
 
 
 def load(image: bytes, entry: str, device: int) -> Any:
