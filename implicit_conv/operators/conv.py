@@ -18,6 +18,7 @@ from implicit_conv.operators.dispatch import (
     Options,
     Shape,
     Task,
+    check_padding_on_gpu,
     known_keywords,
     make_plan,
     refuse,
@@ -126,8 +127,8 @@ def conv2d(
         The most bytes of scratch memory and packed filter that a call takes besides its arrays.
     device : None, "cpu", "cuda" or "cuda:1"
         The device that convolves numpy arrays; None is the CPU, unless `config` or the environment
-        names a GPU. GPUs compute convolutions with one or two spatial axes; all else raises a
-        PlanError.
+        names a GPU. GPUs compute convolutions, their input gradients and transposed convolutions
+        with one or two spatial axes; all else raises a PlanError.
 
     Returns
     -------

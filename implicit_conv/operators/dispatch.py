@@ -24,7 +24,9 @@ from implicit_conv.cpu.engines.kinds import keep_engine, keep_size, known_engine
 from implicit_conv.cpu.machine.arch import CpuArch, cpu_arch
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
 from implicit_conv.operators.plan import Engine, Plan
+from implicit_conv.problem.operand_checks import check_dtypes
 from implicit_conv.problem.options import (
+    GPU_DTYPES,
     Activation,
     Algorithm,
     Layout,
@@ -40,9 +42,10 @@ from implicit_conv.problem.parse import (
     frozen,
     is_exact,
     parse_max_workspace,
+    parse_padding_mode,
     shape_tuple,
 )
-from implicit_conv.problem.problem import depends_on_size
+from implicit_conv.problem.problem import Problem, depends_on_size
 from implicit_conv.process.cache import CALLS, PLANS, keep_recent, older_call
 from implicit_conv.process.preparation import imports, prepare
 from implicit_conv.settings import current
@@ -397,6 +400,34 @@ def make_plan(
         engine = keep_engine(kind, plan.engine)
     keep_size(kind, first, None, engine)
     return Plan(engine)
+
+
+def check_padding_on_gpu(options: Options) -> None:
+    """Refuse padding that repeats pixels.
+
+    Raises
+    ------
+    PlanError
+        It is no padding with zeros.
+    """
+    if parse_padding_mode(options.padding_mode) != "zeros":
+        raise PlanError(
+            f"device {options.device!r} computes padding_mode 'zeros', not "
+            f"{options.padding_mode!r}; use device='cpu', with numpy arrays"
+        )
+
+
+def gradient_on_gpu(problem: Problem, options: Options, transposed: bool) -> Plan:
+    """The plan of the input gradient of a convolution on a GPU; see `engine.plan_gradient`."""
+    from implicit_conv.gpu.plan.candidate import Request as GpuRequest
+    from implicit_conv.gpu.run.engine import plan_gradient
+
+    check_padding_on_gpu(options)
+    check_dtypes(problem.dtype, problem.filter_dtype, GPU_DTYPES)
+    request = GpuRequest(**options.part(("activation", "out_dtype", "precision", "algorithm")))
+    assert options.device is not None
+    limit = parse_max_workspace(options.max_workspace)
+    return Plan(plan_gradient(problem, request, options.device, transposed, limit))
 
 
 def is_temporary(plan: Plan) -> bool:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike, DTypeLike
 
-from implicit_conv.arrays.arrays import Array, Operand, Y
+from implicit_conv.arrays.arrays import Array, Operand, Y, dtype_name
 from implicit_conv.cpu.engines import dgrad
 from implicit_conv.errors import DTypeError, ShapeError
 from implicit_conv.operators.dispatch import (
     CONVOLUTION,
     LAYOUTS,
     Operator,
+    Options,
+    Shape,
     Task,
+    gradient_on_gpu,
     known_keywords,
     make_plan,
     refuse,
@@ -72,7 +76,8 @@ def conv2d_input_grad(
         As in `conv2d`.
     out_dtype : dtype, optional
         float32, float64 or the dtype of `dy` (default).
-    device : None or "cpu"
+    device : None, "cpu", "cuda" or "cuda:1"
+        As in `conv2d`. GPUs copy a plain filter in every call; ``plan.pack(w)`` does it once.
 
     Returns
     -------
@@ -82,8 +87,8 @@ def conv2d_input_grad(
     ------
     ShapeError
         Shapes, strides, padding or layouts do not match, such as that of `dy` (a ValueError).
-    DTypeError, PlanError
-        As in `conv2d`. GPUs do not compute this operator.
+    DTypeError, PlanError, DriverError
+        As in `conv2d`.
 
     Examples
     --------
@@ -206,8 +211,23 @@ plan_conv3d_input_grad = with_rank(
 
 
 def _plan(task: Task) -> Engine:
-    rank, options, (dy_shape, w_shape) = task.rank, task.options, task.shapes
-    dtype, w_dtype = task.dtypes
+    problem = _problem(task.rank, task.shapes, task.dtypes, task.options)
+    return dgrad.plan(problem, task.arch, task.request, out_dtype=task.options.out_dtype)
+
+
+def _plan_on_gpu(
+    rank: int, shapes: tuple[Shape, Shape], dtypes: tuple[Any, Any], options: Options
+) -> Plan:
+    """Plan an input gradient with one or two spatial axes on a GPU."""
+    names = dtype_name(dtypes[0]), dtype_name(dtypes[1])
+    return gradient_on_gpu(_problem(rank, shapes, names, options), options, transposed=False)
+
+
+def _problem(
+    rank: int, shapes: tuple[Shape, Shape], dtypes: tuple[str, str], options: Options
+) -> Problem:
+    """The convolution whose input gradient is asked for."""
+    (dy_shape, w_shape), (dtype, w_dtype) = shapes, dtypes
     input_shape = options.input_shape
     check_dtypes(dtype, w_dtype, names=("dy", "w"))
     if not rank < len(parse_shape("input_shape", input_shape)) < rank + 3:
@@ -229,10 +249,19 @@ def _plan(task: Task) -> Engine:
             f"gradients of {problem.dtype} are not supported; convert to a float dtype, as in "
             "dy.astype('float32')"
         )
-    return dgrad.plan(problem, task.arch, task.request, out_dtype=options.out_dtype)
+    return problem
 
 
 OWN = (*LAYOUTS, "padding_mode", "input_shape", "out_dtype")
-INPUT_GRAD1D = Operator("conv1d_input_grad", 1, OWN, _plan, ("dy", "w"), result="input_shape")
-INPUT_GRAD2D = Operator("conv2d_input_grad", 2, OWN, _plan, ("dy", "w"), result="input_shape")
-INPUT_GRAD3D = Operator("conv3d_input_grad", 3, OWN, _plan, ("dy", "w"), result="input_shape")
+INPUT_GRAD1D, INPUT_GRAD2D, INPUT_GRAD3D = (
+    Operator(
+        f"conv{rank}d_input_grad",
+        rank,
+        OWN,
+        _plan,
+        ("dy", "w"),
+        None if rank == 3 else partial(_plan_on_gpu, rank),
+        result="input_shape",
+    )
+    for rank in (1, 2, 3)
+)

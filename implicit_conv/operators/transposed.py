@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike, DTypeLike
 
-from implicit_conv.arrays.arrays import Array, Operand, Y
+from implicit_conv.arrays.arrays import Array, Operand, Y, dtype_name
 from implicit_conv.cpu.engines import dgrad
 from implicit_conv.operators.dispatch import (
     LAYOUTS,
     WINDOW,
     Operator,
+    Options,
+    Shape,
     Task,
+    gradient_on_gpu,
     known_keywords,
     make_plan,
     refuse,
@@ -87,7 +91,7 @@ def conv_transpose2d(
     bias, stride, dilation, groups, layout, activation, scale, residual, out, out_dtype
         As in `conv2d`.
     precision, algorithm, max_workspace, device
-        As in `conv2d`.
+        As in `conv2d`. GPUs copy a plain filter in every call; ``plan.pack(w)`` does it once.
 
     Returns
     -------
@@ -100,8 +104,8 @@ def conv_transpose2d(
     ShapeError
         Shapes, padding or layouts do not match, y has no pixels, output_padding or output_size is
         out of range, or a number is too large (a ValueError).
-    DTypeError, PlanError
-        As in `conv2d`. GPUs do not compute this operator.
+    DTypeError, PlanError, DriverError
+        As in `conv2d`.
 
     Examples
     --------
@@ -229,8 +233,25 @@ def _plan(task: Task) -> Engine:
     return dgrad.plan(problem, task.arch, task.request, dgrad.TransposedEngine, **own)
 
 
+def _plan_on_gpu(
+    rank: int, shapes: tuple[Shape, Shape], dtypes: tuple[Any, Any], options: Options
+) -> Plan:
+    """Plan a transposed convolution with one or two spatial axes on a GPU."""
+    names = dtype_name(dtypes[0]), dtype_name(dtypes[1])
+    problem = parse_transposed(rank, *shapes, *names, **options.part(TRANSPOSED))
+    return gradient_on_gpu(problem, options, transposed=True)
+
+
 TRANSPOSED = (*WINDOW, *LAYOUTS, "output_padding", "output_size")  # what `parse_transposed` takes
 OWN = (*LAYOUTS, "output_padding", "output_size", "activation", "out_dtype")
-CONV_TRANSPOSE1D = Operator("conv_transpose1d", 1, OWN, _plan, result="output_size")
-CONV_TRANSPOSE2D = Operator("conv_transpose2d", 2, OWN, _plan, result="output_size")
-CONV_TRANSPOSE3D = Operator("conv_transpose3d", 3, OWN, _plan, result="output_size")
+CONV_TRANSPOSE1D, CONV_TRANSPOSE2D, CONV_TRANSPOSE3D = (
+    Operator(
+        f"conv_transpose{rank}d",
+        rank,
+        OWN,
+        _plan,
+        plan_on_gpu=None if rank == 3 else partial(_plan_on_gpu, rank),
+        result="output_size",
+    )
+    for rank in (1, 2, 3)
+)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from implicit_conv.arrays.dlpack import read_capsule
@@ -55,6 +55,16 @@ class Operand(NamedTuple):
             own if size > 1 else p for size, own, p in zip(shape, given, packed, strict=True)
         )
         return self._replace(shape=shape, strides=tuple(strides))
+
+    def section(self, slices: Sequence[slice]) -> Operand:
+        """The elements that slices with a start and a positive step leave of each axis."""
+        shape, strides, address = [], [], self.address
+        for size, stride, part in zip(self.shape, self.strides, slices, strict=True):
+            start, stop, step = part.indices(size)
+            shape.append(len(range(start, stop, step)))
+            strides.append(stride * step)
+            address += stride * start
+        return self._replace(address=address, shape=tuple(shape), strides=tuple(strides))
 
     @property
     def itemsize(self) -> int:

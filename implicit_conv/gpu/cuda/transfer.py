@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from implicit_conv.gpu.cuda.arrays import Operand
 from implicit_conv.problem.options import contiguous_strides
 
 Array = npt.NDArray[Any]
+POOL_BYTES = 64 << 20  # free memory that a pool keeps when its device has no work
 STREAM = 0  # the legacy default stream: a synchronous copy waits for its work
 
 
@@ -60,3 +62,19 @@ def fetched(buffer: Buffer, shape: tuple[int, ...], dtype: Any) -> Array:
     array = np.empty(shape, dtype)
     driver.call("cuMemcpyDtoH", array.ctypes.data, buffer.pointer, array.nbytes)
     return array
+
+
+@functools.cache
+def pool(device: int) -> Any:
+    """The pool for memory that is allocated and freed in the order of a stream of a device, so that
+    no other work has it meanwhile, and a graph that captures the stream has its own.
+    """
+    cuda = driver.bindings()
+    place, properties = cuda.CUmemLocation(), cuda.CUmemPoolProps()
+    place.type, place.id = cuda.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE, device
+    properties.allocType = cuda.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    properties.location = place
+    made = driver.call("cuMemPoolCreate", properties)
+    threshold = cuda.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+    driver.call("cuMemPoolSetAttribute", made, threshold, cuda.cuuint64_t(POOL_BYTES))
+    return made

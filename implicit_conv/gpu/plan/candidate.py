@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
+
+import numpy.typing as npt
 
 from implicit_conv.gpu.cuda.arch import WGMMA_FLOPS, GpuArch
 from implicit_conv.gpu.plan.direct import direct_rule, direct_tiles, tile_cycles
@@ -125,16 +127,50 @@ class Choice:
     candidates: tuple[Candidate, ...] = ()
     limits: tuple[float, float] = UNBOUNDED
     fallback: Choice | None = None
+    read: ClassVar[str] = "x"  # the name of x in messages
+    order: ClassVar[tuple[Any, ...]] = ()  # what the order of a packed filter depends on
+    workspace_bytes: ClassVar[int] = 0
+    has_epilogue: ClassVar[bool] = True
+    writes_once: ClassVar[bool] = True  # each element of y
+
+    @property
+    def x_shape(self) -> tuple[int, ...]:
+        """The shape of x."""
+        return self.problem.input_shape
+
+    @property
+    def y_shape(self) -> tuple[int, ...]:
+        """The shape of y."""
+        return self.problem.output_shape
+
+    @property
+    def y_channels(self) -> int:
+        """The channels of y."""
+        return self.problem.K
+
+    @property
+    def packed_shape(self) -> tuple[int, ...]:
+        """The shape of a packed filter: K, R, S, C."""
+        return tuple(self.problem.weight_shape[axis] for axis in self.filter_axes)
+
+    @property
+    def takes_any_filter(self) -> bool:
+        """Whether the kernel reads filters with any strides as fast as packed ones."""
+        return self.variant.band is not None
+
+    def ordered(self, w: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """A filter in the order in which it is packed."""
+        return w.transpose(self.filter_axes)
 
     @property
     def axes(self) -> tuple[int, ...]:
         """Positions of the view's axes in the caller's x, y and residual, which may lack some."""
-        return _positions(self.view.layout, self.problem.array_layout)
+        return positions(self.view.layout, self.problem.array_layout)
 
     @property
     def filter_axes(self) -> tuple[int, ...]:
         """Positions of the view's axes in the caller's filter, which may lack rows."""
-        return _positions(self.view.weight_layout, self.problem.weight_layout)
+        return positions(self.view.weight_layout, self.problem.weight_layout)
 
     @property
     def tiles(self) -> tuple[int, int, int]:
@@ -147,7 +183,8 @@ class Choice:
         return min(math.prod(self.tiles), self.arch.sms * self.variant.resident)
 
 
-def _positions(order: str, letters: str) -> tuple[int, ...]:
+def positions(order: str, letters: str) -> tuple[int, ...]:
+    """The positions in `letters` of those letters of `order` that are there."""
     return tuple(letters.index(letter) for letter in order if letter in letters)
 
 

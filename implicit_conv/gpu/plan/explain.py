@@ -9,13 +9,16 @@ from implicit_conv.gpu.plan.candidate import Candidate, Choice
 from implicit_conv.gpu.plan.direct import load_bytes
 from implicit_conv.gpu.plan.families import evidence_of
 from implicit_conv.gpu.plan.layout import buffer_rows, buffers
+from implicit_conv.gpu.plan.phases import AnyChoice, Gradient
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.gpu.sizes import COPY_SIZES, VECTOR_BYTES
 from implicit_conv.kernels.gpu.variant import STAGED_CHANNELS, Rows, Strip
 
 
-def explain(choice: Choice) -> str:
+def explain(choice: AnyChoice) -> str:
     """The choice and its candidates, a line each."""
+    if isinstance(choice, Gradient):
+        return "\n".join(_gradient(choice))
     candidates = sorted(choice.candidates, key=lambda candidate: candidate.cycles)
     return "\n".join(
         [
@@ -27,8 +30,39 @@ def explain(choice: Choice) -> str:
     )
 
 
-def facts_of(choice: Choice) -> dict[str, Any]:
+def _gradient(gradient: Gradient) -> Iterator[str]:
+    """The phases, a line each, and the choice of that which takes longest."""
+    problem, arch = gradient.problem, gradient.arch
+    yield f"problem     gradient of the input of {problem}"
+    yield f"machine     {arch.target} ({arch.device}: {arch.sms} multiprocessors)"
+    yield (
+        f"filter      copied in the order of the phases in every call, {gradient.workspace_bytes} "
+        "bytes; pack(w) does this once for all calls"
+    )
+    for part in gradient.parts:
+        view, milliseconds = part.choice.view, 1e3 * gradient.part_seconds(part)
+        if not view.C:
+            own = "set to zero if nothing is added and dx has no gaps, else by "
+            own *= gradient.keeps_zeros
+            yield (
+                f"no taps     pixels that no tap reaches: {milliseconds:.3f} ms, {own}"
+                f"{part.choice.variant.name}"
+            )
+            continue
+        h, w = ((each.start or 0, each.step or 1) for each in part.pixels[1:3])
+        taps = "x".join(map(str, view.kernel))
+        yield (
+            f"phase       rows {h[0]}::{h[1]}, columns {w[0]}::{w[1]}, {taps} taps: "
+            f"{milliseconds:.3f} ms, {part.choice.variant.name}"
+        )
+    yield f"estimate    {1e3 * gradient.seconds:.3f} ms in sum; the phase that takes longest:"
+    yield f"\n{explain(gradient.choices[0])}"
+
+
+def facts_of(choice: AnyChoice) -> dict[str, Any]:
     """The facts of `Plan.facts`, without a limit: no GPU of the target may be here to measure."""
+    if isinstance(choice, Gradient):
+        return _facts_of_gradient(choice)
     hertz, able = choice.arch.hertz, [c for c in choice.candidates if c.estimate is not None]
     candidates = [
         {"kernel": _name(c, choice), "milliseconds": 1e3 * c.cycles / hertz, "needs": ""}
@@ -55,6 +89,26 @@ def facts_of(choice: Choice) -> dict[str, Any]:
             if c.estimate is None
         ],
         "parts": [],
+    }
+
+
+def _facts_of_gradient(gradient: Gradient) -> dict[str, Any]:
+    """Those of a convolution, with the sum of the estimates, and the phases as parts."""
+    parts = [facts_of(part.choice) for part in gradient.parts if part.choice.view.C]
+    name = plural(len(parts), "stride phase")
+    if not gradient.writes_once:
+        name += ", after pixels that no tap reaches"
+    own = {"kernel": name, "milliseconds": 1e3 * gradient.seconds}
+    problem = gradient.problem
+    return {
+        **facts_of(gradient.choices[0]),
+        **own,
+        "problem": f"gradient of the input of {problem}",
+        "flops": problem.flops,
+        "bytes": problem.bytes,
+        "candidates": [{**own, "needs": ""}],
+        "refused": [],
+        "parts": parts,
     }
 
 

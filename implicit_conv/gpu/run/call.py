@@ -9,15 +9,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from implicit_conv.errors import DriverError, PlanError, ShapeError
 from implicit_conv.gpu.cuda.arch import GpuArch
 from implicit_conv.gpu.cuda.arrays import Operand
 from implicit_conv.gpu.plan.candidate import Choice, refusal
 from implicit_conv.gpu.plan.direct import direct_elements, filter_bytes, with_epilogue_of
+from implicit_conv.gpu.plan.phases import AnyChoice, Gradient
 from implicit_conv.gpu.plan.planner import choose
 from implicit_conv.gpu.plan.views import reshaped
-from implicit_conv.gpu.run.launch import Addresses, Arrays, Launcher, misfit, unaligned
+from implicit_conv.gpu.run.launch import (
+    Addresses,
+    Arrays,
+    Launcher,
+    launcher_of,
+    misfit,
+    unaligned,
+)
+from implicit_conv.gpu.run.phases import GradientLauncher
 from implicit_conv.kernels.gpu.sizes import COPY_SIZES, PAIR_BYTES, VECTOR_BYTES
 from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.problem.options import ITEMSIZES, LAYOUTS
@@ -37,21 +47,22 @@ class Call:
 
     __slots__ = ("in_place", "launcher", "packs", "reach")
 
-    def __init__(self, choice: Choice, given: Arrays, device: int, packs: bool = False) -> None:
-        shape = choice.problem.output_shape
+    def __init__(self, choice: AnyChoice, given: Arrays, device: int, packs: bool = False) -> None:
+        shape = choice.y_shape
         for name, array in given.named():
             if array.device not in (None, device):
                 raise PlanError(f"{name} is on cuda:{array.device}, but x is on cuda:{device}")
             if any(number % array.itemsize for number in (array.address, *array.strides)):
                 raise ShapeError(f"{name} is not aligned to its elements of {array.itemsize} bytes")
-        if any(n > 1 and not step for n, step in zip(given.y.shape, given.y.strides, strict=True)):
+        axes = zip(given.y.shape, given.y.strides, strict=True)
+        if 0 not in shape and any(n > 1 and not step for n, step in axes):
             raise ShapeError("out has several elements at one address; pass another array")
         bias, residual = given.bias, given.residual
         arrays = Arrays(
-            x=_images(choice, given.x, "x", choice.problem.input_shape),
+            x=_images(choice, given.x, choice.read, choice.x_shape),
             w=given.w,
             y=_images(choice, given.y, "out", shape),
-            bias=bias and _vector(bias, choice.problem, given.scaled),
+            bias=bias and _vector(bias, choice, given.scaled),
             residual=residual and _images(choice, residual, "residual", shape),
             scaled=given.scaled,
         )
@@ -59,7 +70,9 @@ class Call:
         self.reach = [
             array and array.reach for array in (given.x, given.w, bias, residual, given.y)
         ]
-        self.in_place = residual is not None and _same_places(residual, given.y)
+        # A gradient may write pixels twice: they must not be read between.
+        again = residual is not None and _same_places(residual, given.y)
+        self.in_place = again and choice.writes_once
         self.packs = packs
 
     def __call__(self, addresses: Addresses, stream: int) -> None:
@@ -74,11 +87,11 @@ class Call:
         launcher = self.launcher
         if launcher is None:
             return self._check_overlap(addresses)
-        blob = launcher.blobs.get(addresses)
+        blob: Any = launcher.blobs.get(addresses)
         if blob is None:
             self._check_overlap(addresses)
             blob = launcher.moved(addresses)
-        launcher.kernel.enqueue(blob, stream)
+        launcher.enqueue(blob, stream)
 
     def _check_overlap(self, addresses: Addresses) -> None:
         *read, y = addresses
@@ -100,18 +113,38 @@ def _same_places(first: Operand, second: Operand) -> bool:
     return all(size == 1 or one == other for size, one, other in axes)
 
 
-def bind(choice: Choice, arrays: Arrays) -> Launcher:
+def bind(choice: AnyChoice, arrays: Arrays) -> Launcher | GradientLauncher:
     """The launcher of `choice` for arrays whose axes have the view's order, in any shapes."""
+    if isinstance(choice, Gradient):
+        return GradientLauncher(choice, _of_gradient(choice, arrays), _bind)
+    return _bind(choice, arrays)
+
+
+def _of_gradient(gradient: Gradient, arrays: Arrays) -> Arrays:
+    """The same memory in the shapes of the view, which only adds axes of one element."""
+    view = gradient.view
+    residual = arrays.residual and _with_units(arrays.residual, view.input_shape)
+    x, y = _with_units(arrays.x, view.output_shape), _with_units(arrays.y, view.input_shape)
+    return replace(arrays, x=x, y=y, residual=residual)
+
+
+def _with_units(array: Operand, shape: tuple[int, ...]) -> Operand:
+    found = _reshaped(array, shape)
+    assert found is not None
+    return found
+
+
+def _bind(choice: Choice, arrays: Arrays) -> Launcher:
     choice, arrays = viewed(choice, arrays)
     made = adapted(choice, arrays)
     try:
-        return Launcher(made, arrays)
+        return launcher_of(made, arrays)
     except DriverError as error:  # of a map: not every driver need take permuted axes
         if not made.variant.permuted:
             raise
         LOG.debug("%s: plain im2col instead of permuted axes", error)
     plain = replace(made.variant, mode="im2col", permuted=False)
-    return Launcher(_instead(made, plain), arrays)
+    return launcher_of(_instead(made, plain), arrays)
 
 
 def viewed(choice: Choice, arrays: Arrays) -> tuple[Choice, Arrays]:
@@ -240,14 +273,15 @@ def _choose(view: Problem, arch: GpuArch, v: Variant, limits: tuple[float, float
     return choose(view, arch, variant=v, activation=(float(v.activation), *limits))
 
 
-def _images(choice: Choice, array: Operand, name: str, shape: tuple[int, ...]) -> Operand:
+def _images(choice: AnyChoice, array: Operand, name: str, shape: tuple[int, ...]) -> Operand:
     """An array like x or y, its axes in the view's order."""
-    return array.expect(name, shape, choice.view.dtype).view(choice.axes)
+    return array.expect(name, shape, choice.problem.dtype).view(choice.axes)
 
 
-def _vector(array: Operand, problem: Problem, scaled: bool) -> Operand:
+def _vector(array: Operand, choice: AnyChoice, scaled: bool) -> Operand:
     """The bias of each filter, or the pair (scale, bias)."""
-    shape, dtype = ((problem.K, 2), "float32") if scaled else ((problem.K,), problem.dtype)
+    size, dtype = choice.y_channels, choice.problem.dtype
+    shape, dtype = ((size, 2), "float32") if scaled else ((size,), dtype)
     if not array.expect("bias", shape, dtype).packed:
         raise ShapeError(f"bias must be contiguous on a GPU; its stride is {array.strides[0]}")
     return array

@@ -15,13 +15,15 @@ from implicit_conv.errors import DTypeError, PlanError
 from implicit_conv.gpu.cuda import driver
 from implicit_conv.gpu.cuda.arch import GpuArch, device_number, gpu_arch, is_target
 from implicit_conv.gpu.cuda.arrays import Seen, is_device_array
-from implicit_conv.gpu.plan.candidate import Candidate, Choice, Request
+from implicit_conv.gpu.plan.candidate import Candidate, Request
 from implicit_conv.gpu.plan.explain import explain, facts_of
+from implicit_conv.gpu.plan.phases import AnyChoice, Gradient, choose_gradient
 from implicit_conv.gpu.plan.planner import choose
 from implicit_conv.gpu.plan.trace import trace
 from implicit_conv.gpu.plan.views import images
 from implicit_conv.gpu.run.run import GpuFilter, pack, pairs, run_in_place, run_on_copies
 from implicit_conv.kernels.gpu.variant import Variant
+from implicit_conv.problem.operand_checks import NO_EPILOGUE
 from implicit_conv.problem.options import ALGORITHMS, GPU_DTYPES, PRECISIONS, parse_activation
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import Load
@@ -38,7 +40,7 @@ class GpuEngine:
     their own GPU. `calls` keeps the calls made so far, by the kind of their arrays.
     """
 
-    choice: Choice
+    choice: AnyChoice
     device: int | None = None
     algorithm: str = "implicit_gemm"
     calls: dict[object, object] = field(default_factory=dict, init=False, compare=False, repr=False)
@@ -59,7 +61,7 @@ class GpuEngine:
 
     @property
     def variant(self) -> Variant:
-        """The chosen kernel."""
+        """The chosen kernel; that of the phase of a gradient that takes longest."""
         return self.choice.variant
 
     @property
@@ -69,8 +71,8 @@ class GpuEngine:
 
     @property
     def workspace_bytes(self) -> int:
-        """Device memory that a call uses besides the arrays: none."""
-        return 0
+        """Device memory that a call uses besides the arrays: a gradient copies a plain filter."""
+        return self.choice.workspace_bytes
 
     @property
     def packed_bytes(self) -> int:
@@ -79,9 +81,8 @@ class GpuEngine:
 
     @property
     def peak_bytes(self) -> int:
-        """Device memory of the output, the packed filter and the workspace."""
-        output = math.prod(self.problem.output_shape) * self.problem.itemsize
-        return output + self.packed_bytes + self.workspace_bytes
+        """Device memory of the output and of a packed filter, which also is the workspace."""
+        return math.prod(self.choice.y_shape) * self.problem.itemsize + self.packed_bytes
 
     def tuned(self, filters: str) -> GpuEngine:
         """Candidates are measured on CPUs only.
@@ -104,11 +105,15 @@ class GpuEngine:
         return facts_of(self.choice)
 
     def trace(self) -> list[Load]:
-        """All loads of a launch, tile by tile, in the order of each tile's producer."""
+        """All loads of a launch, tile by tile, in the order of each tile's producer; those of a
+        gradient, phase by phase.
+        """
+        if isinstance(self.choice, Gradient):
+            return [load for part in self.choice.parts for load in trace(part.choice)]
         return trace(self.choice)
 
     def pack(self, w: Any) -> GpuFilter:
-        """A filter on the GPU in the kernels' order K, R, S, C.
+        """A filter on the GPU in the kernels' order K, R, S, C, or that of a gradient's phases.
 
         A device array that has this order already is not copied; it must then stay alive and
         unchanged.
@@ -160,9 +165,11 @@ class GpuEngine:
         PlanError, DriverError
             No GPU or driver can run the plan.
         """
+        if not (self.choice.has_epilogue or (bias is residual is scale is None)):
+            raise PlanError(NO_EPILOGUE)
         scaled = scale is not None
         if scaled:
-            bias = scale if type(scale) is Seen else pairs(self.problem, scale, bias)
+            bias = scale if type(scale) is Seen else pairs(self.choice, scale, bias)
         if type(x) is Seen or is_device_array(x):
             return run_in_place(self.choice, self.calls, x, w, bias, residual, out, scaled)
         return run_on_copies(self.choice, self.device, x, w, bias, residual, out, scaled)
@@ -187,13 +194,63 @@ def plan(
     ShapeError, DTypeError, PlanError
         Sizes that do not go together; a dtype, device or option that is not supported.
     """
-    number = None
-    if isinstance(device, str) and is_target(device):
-        device = gpu_arch(device)
-    elif not isinstance(device, GpuArch):
-        number = device_number(device)
-        device = driver.current_arch() if number is None else driver.device_arch(number)
-    return _plan(x_shape, w_shape, _dtype_name(dtype), request, device, number)
+    return _plan(x_shape, w_shape, _dtype_name(dtype), request, *_located(device))
+
+
+def plan_gradient(
+    problem: Problem, request: Request, device: str, transposed: bool, max_workspace: int | None
+) -> GpuEngine:
+    """The plan of the input gradient of `problem` on a GPU, as `plan`.
+
+    Parameters
+    ----------
+    transposed : bool
+        Whether it is a transposed convolution, which has an epilogue.
+    max_workspace : int, optional
+        The most bytes that a copy of the filter may take.
+
+    Raises
+    ------
+    PlanError
+        A device or option is not supported, or the copy is larger.
+    """
+    made = _plan_gradient(problem, request, *_located(device), transposed)
+    if max_workspace is not None and max_workspace < made.workspace_bytes:
+        raise PlanError(
+            f"stride phases read a copy of the filter, of {made.workspace_bytes} bytes, more than "
+            f"max_workspace={max_workspace}; allow as many"
+        )
+    return made
+
+
+def _located(device: str | GpuArch) -> tuple[GpuArch, int | None]:
+    """(arch, number of the device, None for the current one or a target)."""
+    if isinstance(device, GpuArch):
+        return device, None
+    if is_target(device):
+        return gpu_arch(device), None
+    number = device_number(device)
+    return driver.current_arch() if number is None else driver.device_arch(number), number
+
+
+@PLANS
+def _plan_gradient(
+    problem: Problem, request: Request, arch: GpuArch, device: int | None, transposed: bool
+) -> GpuEngine:
+    _check_request(request, problem.dtype)
+    choice = choose_gradient(
+        problem,
+        arch,
+        transposed=transposed,
+        activation=_activation(request),
+        strict=request.precision == "strict",
+    )
+    LOG.debug("gradient of %s: %s phases on %s", problem, len(choice.parts), arch.target)
+    return GpuEngine(choice, device)
+
+
+def _activation(request: Request) -> tuple[float, float, float] | None:
+    return None if request.activation is None else parse_activation(request.activation)
 
 
 @PLANS
@@ -207,12 +264,11 @@ def _plan(
 ) -> GpuEngine:
     _check_request(request, dtype)
     problem = Problem.parse(x_shape, w_shape, dtype, dtypes=GPU_DTYPES, **dict(request.convolution))
-    activation = request.activation
     choice = choose(
         problem,
         arch,
         view=images(problem),
-        activation=None if activation is None else parse_activation(activation),
+        activation=_activation(request),
         strict=request.precision == "strict",
     )
     LOG.debug("%s: %s on %s", problem, choice.variant.name, arch.target)

@@ -206,18 +206,15 @@ def unaligned(array: Operand, itemsize: int, size: int = VECTOR_BYTES) -> str:
 
 
 class Launcher:
-    """The kernel of a choice and its params blobs, for arrays of the strides of `arrays`.
+    """A kernel and its params blobs, for arrays of the same strides.
 
     A blob is kept for each tuple of addresses, so a repeated call copies nothing. For new addresses
-    the first blob is copied, and the addresses in it are replaced.
+    `first` is copied, and the addresses in it are replaced; with `maps`, in its tensor maps too.
     """
 
-    def __init__(self, choice: Choice, arrays: Arrays) -> None:
-        handle = load.loaded(choice.variant, choice.arch.cc, driver.current_device())
-        threads, smem_bytes = choice.variant.threads, choice.layout.total
-        self.kernel = Kernel(handle, choice.blocks, threads, smem_bytes)
-        self.maps = choice.variant.producer == "tma"
-        self.first = _content(choice, arrays)
+    def __init__(self, kernel: Kernel, first: npt.NDArray[np.uint8], maps: bool = False) -> None:
+        self.kernel, self.enqueue = kernel, kernel.enqueue
+        self.first, self.maps = first, maps
         self.blobs: dict[Addresses, Blob] = {}
 
     def __call__(self, addresses: Addresses, stream: int) -> None:
@@ -236,6 +233,14 @@ class Launcher:
             self.blobs.clear()
         self.blobs[addresses] = blob
         return blob
+
+
+def launcher_of(choice: Choice, arrays: Arrays) -> Launcher:
+    """The launcher of a choice for arrays of the strides of `arrays`."""
+    v = choice.variant
+    handle = load.loaded(v, choice.arch.cc, driver.current_device())
+    kernel = Kernel(handle, choice.blocks, v.threads, choice.layout.total)
+    return Launcher(kernel, _content(choice, arrays), v.producer == "tma")
 
 
 def _content(choice: Choice, arrays: Arrays) -> npt.NDArray[np.uint8]:

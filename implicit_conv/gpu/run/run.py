@@ -33,11 +33,11 @@ from implicit_conv.gpu.cuda.arrays import (
 )
 from implicit_conv.gpu.cuda.streams import among, stream_of
 from implicit_conv.gpu.cuda.transfer import STREAM, Buffer, fetched, sent
-from implicit_conv.gpu.plan.candidate import Choice
+from implicit_conv.gpu.plan.phases import AnyChoice, Gradient
 from implicit_conv.gpu.run.call import Call, bind
 from implicit_conv.gpu.run.launch import Arrays
+from implicit_conv.gpu.run.phases import filter_copy
 from implicit_conv.kernels.gpu.sizes import VECTOR_BYTES
-from implicit_conv.problem.problem import Problem
 from implicit_conv.process.cache import cached_property, keep_call
 
 Given: TypeAlias = "tuple[Seen, Seen, Seen | None, Seen | None, Seen]"
@@ -50,49 +50,53 @@ class GpuFilter:
     operand: Operand
     device: int
     stream: str | int | None = None  # as of `Seen`
+    order: tuple[object, ...] = ()  # as of the choice
 
     @cached_property
     def seen(self) -> Seen:
         """The filter as calls see it."""
         address, shape, strides, dtype, owner, _, lent = self.operand
-        kind = shape, strides, dtype, self.device, address % VECTOR_BYTES
+        kind = shape, strides, dtype, self.device, address % VECTOR_BYTES, self.order
         return Seen(address, kind, self.stream, owner, lent)
 
 
-def pack(choice: Choice, w: Any, device: int | None) -> GpuFilter:
+def pack(choice: AnyChoice, w: Any, device: int | None) -> GpuFilter:
     """`w` as a packed filter: a numpy array on `device`, a device array on its own device."""
     if not is_device_array(w):
         with driver.on(device) as number:
             filters = host_filter(choice, w)
             driver.call("cuStreamSynchronize", STREAM)  # a copy may return before it has ended
-            return GpuFilter(filters, number)
+            return GpuFilter(filters, number, order=choice.order)
     seen = see(w, "w")
     given = seen.operand
     number = given.device if given.device is not None else driver.device_of(given.address)
     with driver.on(number):
         filters = device_filter(choice, given)
+        if isinstance(choice, Gradient):
+            filters = copied_filters(choice, filters, stream_of(seen) or 0)
         copied = filters.address != given.address  # by the stream of now, whatever calls are on
-        return GpuFilter(filters, number, stream_of(seen) if copied else seen.stream)
+        stream = stream_of(seen) if copied else seen.stream
+        return GpuFilter(filters, number, stream, choice.order)
 
 
-def host_filter(choice: Choice, w: Any) -> Operand:
+def host_filter(choice: AnyChoice, w: Any) -> Operand:
     """A packed copy of a numpy filter on the current device."""
     array, shape = as_array("w", w), choice.problem.weight_shape
     if array.shape != shape:
         raise ShapeError(f"w has shape {array.shape}, but the plan is for {shape}")
-    packed = array.transpose(choice.filter_axes)
-    return sent("w", packed, packed.shape, choice.view.dtype)
+    packed = choice.ordered(array)
+    return sent("w", packed, packed.shape, choice.problem.dtype)
 
 
-def device_filter(choice: Choice, w: Operand) -> Operand:
+def device_filter(choice: AnyChoice, w: Operand) -> Operand:
     """A device filter in the view's order: packed by torch or CuPy, otherwise with its strides.
 
-    A kernel by rows takes any strides.
+    A kernel by rows and a gradient take any strides.
     """
     problem = choice.problem
     given = w.expect("w", problem.weight_shape, problem.dtype)
     axes = choice.filter_axes
-    if not given.view(axes).packed and not choice.variant.band:
+    if not given.view(axes).packed and not choice.takes_any_filter:
         package = library(given.owner)
         if package == "torch":
             return see_tensor(given.owner.permute(axes).contiguous()).operand
@@ -101,15 +105,26 @@ def device_filter(choice: Choice, w: Operand) -> Operand:
     return given.view(axes)
 
 
-def packed_filter(choice: Choice, w: GpuFilter, device: int) -> Operand:
+def copied_filters(choice: Gradient, w: Operand, stream: int) -> Operand:
+    """A filter as the phases read it, copied by a launch on `stream`."""
+    filters = Buffer(choice.workspace_bytes).operand(choice.packed_shape, w.dtype, w.itemsize)
+    copy = filter_copy(choice, w)
+    if copy:
+        copy((None, w.address, None, None, filters.address), stream)
+    return filters
+
+
+def packed_filter(choice: AnyChoice, w: GpuFilter, device: int) -> Operand:
     """The operand of a packed filter, checked against the choice and the device of x."""
     if w.device != device:
         raise PlanError(f"the packed filter is on cuda:{w.device}, but x is on cuda:{device}")
-    shape = tuple(choice.problem.weight_shape[axis] for axis in choice.filter_axes)
-    return w.operand.expect("the packed filter", shape, choice.view.dtype)
+    found = w.operand.expect("the packed filter", choice.packed_shape, choice.problem.dtype)
+    if w.order != choice.order:
+        raise PlanError("the packed filter is of a plan with other groups, strides or taps")
+    return found
 
 
-def pairs(problem: Problem, scale: Any, bias: Any) -> Any:
+def pairs(choice: AnyChoice, scale: Any, bias: Any) -> Any:
     """The pairs (scale, bias) of all filters, in float32 and of the library of `scale`.
 
     Raises
@@ -119,17 +134,18 @@ def pairs(problem: Problem, scale: Any, bias: Any) -> Any:
     PlanError
         Arrays of this library cannot be converted here.
     """
+    dtype, shape = choice.problem.dtype, (choice.y_channels,)
     vectors, on_gpu = [scale] if bias is None else [scale, bias], is_device_array(scale)
     for name, vector in zip(("scale", "bias"), vectors, strict=False):
         array: Any = see(vector, name) if on_gpu else as_array(name, vector)
         found = str(array.dtype)
-        if found not in (problem.dtype, "float32"):
+        if found not in (dtype, "float32"):
             raise DTypeError(
-                f"{name} is {found}, but the plan is for {problem.dtype}, whose sums are float32; "
+                f"{name} is {found}, but the plan is for {dtype}, whose sums are float32; "
                 "convert it to one of these"
             )
-        if array.shape != (problem.K,):
-            raise ShapeError(f"{name} has shape {array.shape}, but the plan is for {(problem.K,)}")
+        if array.shape != shape:
+            raise ShapeError(f"{name} has shape {array.shape}, but the plan is for {shape}")
     package = library(scale) if on_gpu else "numpy"
     if package not in ("numpy", "torch", "cupy"):
         raise PlanError(
@@ -142,7 +158,7 @@ def pairs(problem: Problem, scale: Any, bias: Any) -> Any:
 
 
 def run_in_place(
-    choice: Choice,
+    choice: AnyChoice,
     calls: dict[object, Any],
     x: Any,
     w: Any,
@@ -157,7 +173,7 @@ def run_in_place(
     stream of x, among the work of the streams of the others. `calls` keeps the plan's calls, and
     how it makes results, by the kinds of their arrays.
     """
-    source, packed = see(x), isinstance(w, GpuFilter)
+    source, packed = see(x, choice.read), isinstance(w, GpuFilter)
     if source.kind[3] is None:
         source = located(source)
     filters = w.seen if packed else see(w, "w")
@@ -195,7 +211,7 @@ def run_in_place(
     return out
 
 
-def _call(choice: Choice, given: Given, w: Any, device: int, scaled: bool) -> Call:
+def _call(choice: AnyChoice, given: Given, w: Any, device: int, scaled: bool) -> Call:
     """A call for arrays like x, w, bias, residual and y, on GPU `device`."""
     check_arch(choice, device)
     first, second, added, more, last = (array and located(array) for array in given)
@@ -208,7 +224,7 @@ def _call(choice: Choice, given: Given, w: Any, device: int, scaled: bool) -> Ca
     return Call(choice, Arrays(x, filters, y, bias, residual, scaled), device, packs)
 
 
-def check_arch(choice: Choice, device: int) -> None:
+def check_arch(choice: AnyChoice, device: int) -> None:
     """PlanError where GPU `device` is not what the choice was made for."""
     here = driver.device_arch(device)
     if here.cc != choice.arch.cc:
@@ -218,7 +234,7 @@ def check_arch(choice: Choice, device: int) -> None:
         )
 
 
-def _new_output(choice: Choice, calls: dict[object, Any], x: Seen) -> Any:
+def _new_output(choice: AnyChoice, calls: dict[object, Any], x: Seen) -> Any:
     """A result array of x's library, channels last in memory if x is."""
     key = type(x.owner), x.kind
     maker = calls.get(key)
@@ -228,18 +244,18 @@ def _new_output(choice: Choice, calls: dict[object, Any], x: Seen) -> Any:
     return maker(x.owner)
 
 
-def _output_maker(choice: Choice, x: Seen) -> Callable[[Any], Any]:
+def _output_maker(choice: AnyChoice, x: Seen) -> Callable[[Any], Any]:
     """The function of `_new_output` that makes results."""
-    problem, axes, shape = choice.problem, choice.axes, choice.problem.output_shape
-    strides = x.operand.expect("x", problem.input_shape, problem.dtype).strides
-    channels_last = problem.C > 1 and strides[axes[-1]] == problem.itemsize
+    problem, axes, shape = choice.problem, choice.axes, choice.y_shape
+    strides = x.operand.expect(choice.read, choice.x_shape, problem.dtype).strides
+    channels_last = choice.x_shape[axes[-1]] > 1 and strides[axes[-1]] == problem.itemsize
     if not channels_last or problem.channels_last:
         axes = tuple(range(len(shape)))
     return result_maker(x.owner, tuple(shape[axis] for axis in axes), _inverse(axes), problem.dtype)
 
 
 def run_on_copies(
-    choice: Choice,
+    choice: AnyChoice,
     device: int | None,
     x: Any,
     w: Any,
@@ -249,31 +265,32 @@ def run_on_copies(
     scaled: bool,
 ) -> npt.NDArray[Any]:
     """y of numpy arrays, copied to `device` in channels-last order and back; see `run_in_place`."""
-    problem, view, shape = choice.problem, choice.view, choice.problem.output_shape
+    problem, shape = choice.problem, choice.y_shape
+    stored = tuple(shape[axis] for axis in choice.axes)
     if out is not None:
         check_out(out, shape, problem.dtype)
-    x = as_array("x", x)
+    x = as_array(choice.read, x)
     with driver.on(device) as number:
         check_arch(choice, number)
         packed = isinstance(w, GpuFilter)
         filters = packed_filter(choice, w, number) if packed else host_filter(choice, w)
         y = Buffer(int(np.prod(shape)) * problem.itemsize)
         arrays = Arrays(
-            x=_sent_images(choice, "x", x, problem.input_shape),
+            x=_sent_images(choice, choice.read, x, choice.x_shape),
             w=filters,
-            y=y.operand(view.output_shape, view.dtype, view.itemsize),
+            y=y.operand(stored, problem.dtype, problem.itemsize),
             scaled=scaled,
         )
         if scaled:
-            arrays.bias = sent("bias", bias, (problem.K, 2), "float32")
+            arrays.bias = sent("bias", bias, (choice.y_channels, 2), "float32")
         elif bias is not None:
-            arrays.bias = sent("bias", as_array("bias", bias), (problem.K,), view.dtype)
+            vector = as_array("bias", bias)
+            arrays.bias = sent("bias", vector, (choice.y_channels,), problem.dtype)
         if residual is not None:
-            arrays.residual = _sent_images(choice, "residual", residual, problem.output_shape)
+            arrays.residual = _sent_images(choice, "residual", residual, choice.y_shape)
         if 0 not in shape:
             bind(choice, arrays)(arrays.addresses, STREAM)
-        found = fetched(y, view.output_shape, x.dtype)
-    found = found.reshape([shape[axis] for axis in choice.axes])
+        found = fetched(y, stored, x.dtype)
     result = np.ascontiguousarray(found.transpose(_inverse(choice.axes)))
     if out is None:
         return result
@@ -281,13 +298,13 @@ def run_on_copies(
     return out  # type: ignore[no-any-return]
 
 
-def _sent_images(choice: Choice, name: str, array: Any, shape: tuple[int, ...]) -> Operand:
+def _sent_images(choice: AnyChoice, name: str, array: Any, shape: tuple[int, ...]) -> Operand:
     """A copy on the current device of an array like x or y, its axes in the view's order."""
     here = as_array(name, array)
     if here.shape != shape:
         raise ShapeError(f"{name} has shape {here.shape}, but the plan is for {shape}")
     ordered = here.transpose(choice.axes)
-    return sent(name, ordered, ordered.shape, choice.view.dtype)
+    return sent(name, ordered, ordered.shape, choice.problem.dtype)
 
 
 def _inverse(axes: tuple[int, ...]) -> tuple[int, ...]:
