@@ -13,7 +13,7 @@ import pytest
 
 from implicit_conv.arrays.arrays import numpy_dtype
 from implicit_conv.gpu.cuda import cubin as load
-from implicit_conv.gpu.cuda import driver
+from implicit_conv.gpu.cuda import driver, transfer
 from implicit_conv.kernels.geometry import CLAMP, Geometry
 from implicit_conv.kernels.gpu.call import Call, Limits
 from implicit_conv.kernels.gpu.sizes import MAP_BYTES, VECTOR_BYTES
@@ -22,6 +22,7 @@ from implicit_conv.problem.options import PADDING_MODES
 from implicit_conv.process import cache
 
 STREAM = 77
+FILTERS = "phase filters "  # the entry of a kernel that copies filters, before the itemsize
 PARTS = ((Call, np.int64), (Geometry, np.int32), (Limits, np.float32))
 
 
@@ -89,6 +90,8 @@ class Recorder:
 
     def array(self, address, shape, strides, dtype):
         """The array at an address in allocated memory, or None."""
+        if 0 in shape:
+            return np.empty(shape, dtype)
         for start, content in self.memory.items():
             if start <= address < start + content.size:
                 rest = content[address - start :].view(dtype)
@@ -105,8 +108,24 @@ class Recorder:
         size = sum(len(kind._fields) * np.dtype(dtype).itemsize for kind, dtype in PARTS)
         self.blob = ctypes.string_at(where, 2 * MAP_BYTES + size)
         dtype = self.entries[int(function)]
+        if dtype.startswith(FILTERS):
+            self.copy_filters(int(dtype.removeprefix(FILTERS)))
         if dtype in self.convolved:
             self.convolve(numpy_dtype(dtype), self.kernels[int(function)])
+
+    def copy_filters(self, itemsize):
+        """Write to y what the kernel that copies a filter for stride phases would."""
+        call, g, *_ = self.launched()
+        shape = g.groups, g.K, g.C, g.R, g.S
+        strides = g.K * call.w_k, call.w_k, call.w_c, call.w_r, call.w_s
+        w = self.array(call.w, shape, strides, f"u{itemsize}")
+        taps = [
+            w[..., r, :][..., s].transpose(0, 2, 3, 4, 1)
+            for r in ([*range(a, g.R, g.phases_h)][::-1] for a in range(min(g.phases_h, g.R)))
+            for s in ([*range(b, g.S, g.phases_w)][::-1] for b in range(min(g.phases_w, g.S)))
+        ]
+        y = self.array(call.y, (w.size,), (itemsize,), w.dtype)
+        y[:] = np.concatenate([phase.ravel() for phase in taps])
 
     def convolve(self, dtype, v):
         """Write to y what the kernel of a variant would, by the oracle, with an activation that
@@ -193,6 +212,15 @@ class Recorder:
     def _cuMemFree(self, pointer):
         del self.memory[int(pointer)]
 
+    def _cuMemAllocFromPoolAsync(self, size, pool, stream):
+        return self._cuMemAlloc(size)
+
+    def _cuMemFreeAsync(self, pointer, stream):
+        del self.memory[int(pointer)]
+
+    def _cuMemsetD8Async(self, pointer, value, size, stream):
+        self.array(int(pointer), (size,), (1,), np.uint8)[:] = value
+
     def _cuMemcpyHtoD(self, to, source, size):
         self.memory[int(to)][:size] = np.frombuffer(ctypes.string_at(source, size), np.uint8)
 
@@ -219,9 +247,14 @@ def recorder(monkeypatch):
         recorder.variants.append(v)
         return b"image", v.dtype
 
+    def filters_cubin(itemsize, cc):
+        return b"image", f"{FILTERS}{itemsize}"
+
     monkeypatch.setattr(load, "cubin", cubin)
+    monkeypatch.setattr(load, "filters_cubin", filters_cubin)
     kept = driver.device_arch.cache_clear, driver._primary_context.cache_clear
-    forget = *kept, load.loaded.cache_clear, cache.clear
+    loaded = load.loaded.cache_clear, load.loaded_filters.cache_clear, transfer.pool.cache_clear
+    forget = *kept, *loaded, cache.clear
     for function in forget:
         function()
     yield recorder

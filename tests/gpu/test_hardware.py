@@ -75,6 +75,10 @@ def test_layers_of_a_network():
     check("layers")
 
 
+def test_input_gradients_equal_the_cpu():
+    check("gradients")
+
+
 def test_arrays_of_other_libraries():
     check("arrays")
 

@@ -10,6 +10,7 @@ Usage: ``python -m implicit_conv.testing.gpu.hardware CHECK``.
     layers                layers of a ResNet with the planner's kernels, on normal data
     copies                tensor copies, byte by byte against implicit_conv.tma
     maps                  which tensor maps the driver accepts, compared with our linter
+    gradients             input gradients, on integers against the CPU
     arrays                arrays of torch, CuPy and Numba, where these are installed
 
 Exit status: 0 if all is right, 1 if something is wrong, 2 if the check cannot run here. A kernel
@@ -40,6 +41,7 @@ from implicit_conv.kernels.gpu.targets import requirement, supports
 from implicit_conv.testing import Case, error_units, to_nchw
 from implicit_conv.testing.gpu.check_arrays import check_arrays
 from implicit_conv.testing.gpu.check_copies import check_copies, check_maps
+from implicit_conv.testing.gpu.check_gradients import check_gradients
 from implicit_conv.testing.gpu.device_memory import StuckError, fetch, poisoned
 from implicit_conv.testing.gpu.problems import (
     ROUNDING,
@@ -145,6 +147,7 @@ COMMANDS: dict[str, Callable[..., Iterator[str]]] = {
     "family": check_family,
     "tiles": check_tiles,
     "layers": check_layers,
+    "gradients": check_gradients,
     "arrays": check_arrays,
     "copies": check_copies,
     "maps": check_maps,
