@@ -18,7 +18,6 @@ from implicit_conv.operators.dispatch import (
     Options,
     Shape,
     Task,
-    check_padding_on_gpu,
     known_keywords,
     make_plan,
     refuse,
