@@ -55,6 +55,7 @@ class Call(NamedTuple):
     row_tiles: int  # gemm_m tiles of an output row, where a tile has one row; or its strips
     rows: int  # output pixels of all images
     k_blocks: int  # channel blocks of a filter tap
+    splits: int  # of the pixels of a weight gradient
     by_group: int  # reciprocals: of the tiles of a group,
     by_panel: int  # of tiles_n,
     by_image: int  # of an image's pixels, its slots where a tile has one row, or its strips,

@@ -98,6 +98,26 @@ def store_pair(address: int, values: Floats, predicate: int) -> None:
 
 
 @instructions
+def store_tiles(tiles: int) -> tuple[str, Asm]:
+    """``st.global.v2.f32``: store accumulator tiles of 16 x 8 side by side.
+
+    `upper` and `lower` are the addresses of rows l / 4 and l / 4 + 8, column 2 * (l % 4), for lane
+    l, aligned to 8. Of each row so many columns are stored as there are from that column on.
+
+    PTX ISA 9.7.9, sm_80.
+    """
+    lines = [
+        f"setp.gt.s32 p, ${2 + half}, {8 * tile}; "
+        f"@p st.global.v2.f32 [${half}+{32 * tile}], {{${first}, ${first + 1}}};"
+        for tile in range(tiles)
+        for half in range(2)
+        for first in (4 + 4 * tile + 2 * half,)
+    ]
+    text = "\n".join(["{ .reg .pred p;", *lines, "}"])
+    return "upper lower columns below values", Asm(text, ("l", "l", "i", "i", ("f", 4 * tiles)))
+
+
+@instructions
 def to_float(dtype: str) -> tuple[str, Asm]:
     """``cvt.f32``: the exact float32 value of an element's bits.
 

@@ -15,6 +15,9 @@ SHORT = {"bfloat16": "bf16", "float16": "f16"}
 # Constant part of a K-major shared-memory descriptor, by swizzle span: LBO 1 (unused), SBO of 8
 # rows, swizzle mode.
 DESCRIPTOR = {128: 0x4000_0040_0001_0000, 64: 0x8000_0020_0001_0000}
+# The same of an MN-major one with a swizzle of 128 bytes: SBO of 8 elements of gemm_k. LBO is the
+# distance between panels of 64 rows or columns.
+TRANSPOSED_DESCRIPTOR = 0x4000_0040_0000_0000
 
 
 def _list(first: int, count: int) -> str:
@@ -70,11 +73,14 @@ def multiply_float(tiles_m: int, tiles_n: int) -> tuple[str, Asm]:
 
 
 @instructions
-def wgmma(dtype: str, columns: int, steps: int, descriptors: bool) -> tuple[str, Asm]:
+def wgmma(
+    dtype: str, columns: int, steps: int, descriptors: bool, transposed: bool = False
+) -> tuple[str, Asm]:
     """``wgmma.mma_async.m64nNk16`` `steps` times, B by descriptor.
 
     A is in registers, 4 for each step in the fragments of mma.sync, or by descriptor; its view then
-    starts at a multiple of 8 rows. It is one asm block (wgmma.fence, the steps, commit_group,
+    starts at a multiple of 8 rows. If they are `transposed`, both descriptors are MN-major, and a
+    step is 16 rows of 128 bytes. It is one asm block (wgmma.fence, the steps, commit_group,
     wait_group 0), because ptxas serialises wgmma if other code touches its registers in between.
 
     PTX ISA 9.7.15, PTX 8.0, sm_90a.
@@ -82,15 +88,17 @@ def wgmma(dtype: str, columns: int, steps: int, descriptors: bool) -> tuple[str,
     kind, count = SHORT[dtype], columns // 2
     acc, a = _list(0, count), 2 * count
     b = a + (1 if descriptors else 4 * steps)
+    apart = 16 * 128 // 16 if transposed else 2  # of steps, in units of 16 bytes
+    major = f", {int(transposed)}" * (2 if descriptors else 1)
     lines = ["{ .reg .pred p; .reg .b64 a, b; setp.ne.b32 p, 1, 0;", "wgmma.fence.sync.aligned;"]
     for step in range(steps):
-        lines.append(f"add.s64 b, ${b}, {2 * step};")
+        lines.append(f"add.s64 b, ${b}, {apart * step};")
         if descriptors:
-            lines.append(f"add.s64 a, ${a}, {2 * step};")
+            lines.append(f"add.s64 a, ${a}, {apart * step};")
         source = "a" if descriptors else _list(a + 4 * step, 4)
         lines.append(
             f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{kind}.{kind} "
-            f"{acc}, {source}, b, p, 1, 1, 0{', 0' if descriptors else ''};"
+            f"{acc}, {source}, b, p, 1, 1{major};"
         )
     lines += ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 0; }"]
     operands = (("f", count), "l" if descriptors else ("r", 4 * steps), "l")

@@ -105,6 +105,40 @@ def ldmatrix(count: int, step: int) -> tuple[str, Asm]:
     return "address", Asm(text, "r", (("r", at),))
 
 
+@instructions
+def ldmatrix_trans(count: int) -> tuple[str, Asm]:
+    """``ldmatrix.sync.aligned.m8n8.x4.trans`` `count` times, each 32 bytes further in a row.
+
+    Lane l passes the address of row l % 8 of matrix l / 8, swizzled: multiples of 32 are xored to
+    it. It receives elements l / 4 of rows 2 * (l % 4) and 2 * (l % 4) + 1 of each matrix.
+
+    PTX ISA 9.7.14, PTX 6.5, sm_80.
+    """
+    at = 4 * count
+    lines = [
+        f"xor.b32 t, ${at}, {32 * i}; ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 "
+        f"{{${4 * i}, ${4 * i + 1}, ${4 * i + 2}, ${4 * i + 3}}}, [t];"
+        for i in range(count)
+    ]
+    return "address", Asm("\n".join(["{ .reg .u32 t;", *lines, "}"]), "r", (("r", at),))
+
+
+@instructions
+def load_columns(count: int, step: int, pitch: int) -> tuple[str, Asm]:
+    """``ld.shared``: float32 of 4 rows `pitch` bytes apart, of `count` columns `step` bytes apart.
+
+    The rows of a column follow each other.
+
+    PTX ISA 9.7.9, sm_80.
+    """
+    text = "\n".join(
+        f"ld.shared.f32 ${4 * i + row}, [${4 * count}+{i * step + row * pitch}];"
+        for i in range(count)
+        for row in range(4)
+    )
+    return "address", Asm(text, "r", (("f", 4 * count),))
+
+
 @instruction("cp.async.cg.shared.global [$0], [$1], 16, $2;", "rlr")
 def copy_quad(smem: int, gmem: int, size: int) -> None:
     """``cp.async.cg``: write 16 bytes, of which `size` are copied and the rest are zero.
