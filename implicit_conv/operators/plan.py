@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from implicit_conv.cpu.run.packed import PackedFilter
     from implicit_conv.gpu.run.engine import GpuEngine
     from implicit_conv.gpu.run.run import GpuFilter
+    from implicit_conv.gpu.run.wgrad import GpuWgradEngine
 
-Engine: TypeAlias = "CpuEngine | GpuEngine"  # the planned computation behind a Plan
+Engine: TypeAlias = (
+    "CpuEngine | GpuEngine | GpuWgradEngine"  # the planned computation behind a Plan
+)
 Packed: TypeAlias = "PackedFilter | GpuFilter"  # a filter that `Plan.pack` returned
 
 
@@ -38,7 +41,7 @@ class Plan:
 
     Attributes
     ----------
-    engine : CpuEngine or GpuEngine
+    engine : CpuEngine, GpuEngine or GpuWgradEngine
         Problem, machine and candidates.
 
     Examples

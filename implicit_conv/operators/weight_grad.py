@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike, DTypeLike
 
-from implicit_conv.arrays.arrays import Array, Operand, Y
+from implicit_conv.arrays.arrays import Array, Operand, Y, dtype_name
 from implicit_conv.cpu.engines import wgrad
-from implicit_conv.errors import ShapeError
+from implicit_conv.errors import PlanError, ShapeError
 from implicit_conv.operators.dispatch import (
     CONVOLUTION,
     LAYOUTS,
+    WINDOW,
     Operator,
+    Options,
+    Shape,
     Task,
     known_keywords,
     make_plan,
@@ -24,8 +28,21 @@ from implicit_conv.operators.dispatch import (
 )
 from implicit_conv.operators.plan import Engine, Plan
 from implicit_conv.problem.operand_checks import check_dtypes
-from implicit_conv.problem.options import FLOAT_DTYPES, Layout, PaddingMode, Precision, WeightLayout
-from implicit_conv.problem.parse import Ints, Padding, shape_tuple
+from implicit_conv.problem.options import (
+    FLOAT_DTYPES,
+    GPU_DTYPES,
+    Layout,
+    PaddingMode,
+    Precision,
+    WeightLayout,
+)
+from implicit_conv.problem.parse import (
+    Ints,
+    Padding,
+    parse_max_workspace,
+    parse_padding_mode,
+    shape_tuple,
+)
 from implicit_conv.problem.problem import Problem
 
 if TYPE_CHECKING:
@@ -64,8 +81,9 @@ def conv2d_weight_grad(
     Parameters
     ----------
     x : array of shape (N, C, H, W), or in `layout`; the batch axis may be missing
-        What was convolved. float32, float64, float16 or bfloat16, with any strides and byte order.
-        The 16-bit types are summed in float32, and the result is rounded once, to nearest even.
+        What was convolved. float32, float64, float16 or bfloat16, with any strides and byte order;
+        one on a GPU (float16, bfloat16 or float32) is summed there. The 16-bit types are summed in
+        float32, and the result is rounded once, to nearest even.
     dy : array of shape (N, K, P, Q), or in `layout`, of the dtype of `x`
         The gradient of the loss with respect to y.
     weight_shape : sequence of ints
@@ -78,7 +96,9 @@ def conv2d_weight_grad(
         With any of them, the order of every sum depends on the problem, not on the threads.
     max_workspace : int, optional
         The most bytes of scratch memory that a call takes, by the choice of tilings and threads.
-    device : None or "cpu"
+    device : None, "cpu", "cuda" or "cuda:1"
+        As in `conv2d`. On a GPU dw is float32, or has the dtype of `x`; two calls have the same
+        bits.
 
     Returns
     -------
@@ -91,7 +111,10 @@ def conv2d_weight_grad(
     DTypeError
         A dtype is not supported, or `x` and `dy` have different dtypes (a TypeError).
     PlanError
-        An option is unknown, `max_workspace` is too small, or a GPU is asked for (a ValueError).
+        An option is unknown, `max_workspace` is too small, or no GPU or driver supports it (a
+        ValueError).
+    DriverError
+        The CUDA driver refuses a call, for example for lack of memory (a RuntimeError).
 
     Examples
     --------
@@ -228,7 +251,35 @@ def _plan(task: Task) -> Engine:
     return wgrad.plan(problem, task.arch, request, out_dtype=options.out_dtype)
 
 
+def _plan_on_gpu(
+    rank: int, shapes: tuple[Shape, Shape], dtypes: tuple[Any, Any], options: Options
+) -> Plan:
+    """Plan a weight gradient with one or two spatial axes on a GPU."""
+    from implicit_conv.gpu.run.wgrad import plan as gpu_plan
+
+    if parse_padding_mode(options.padding_mode) != "zeros":
+        raise PlanError(
+            f"device {options.device!r} computes padding_mode 'zeros', not "
+            f"{options.padding_mode!r}; use device='cpu', with numpy arrays"
+        )
+    check_dtypes(dtype_name(dtypes[0]), dtype_name(dtypes[1]), GPU_DTYPES, names=NAMES)
+    assert options.device is not None
+    made = gpu_plan(
+        rank,
+        shapes,
+        dtypes[0],
+        options.part((*WINDOW, *LAYOUTS)),
+        tuple(options.weight_shape),
+        out_dtype=options.out_dtype,
+        precision=options.precision,
+        limit=parse_max_workspace(options.max_workspace),
+        device=options.device,
+    )
+    return Plan(made)
+
+
 OWN = (*LAYOUTS, "padding_mode", "weight_shape", "out_dtype")
-WEIGHT_GRAD1D = Operator("conv1d_weight_grad", 1, OWN, _plan, ("x", "dy"))
-WEIGHT_GRAD2D = Operator("conv2d_weight_grad", 2, OWN, _plan, ("x", "dy"))
-WEIGHT_GRAD3D = Operator("conv3d_weight_grad", 3, OWN, _plan, ("x", "dy"))
+NAMES = ("x", "dy")
+WEIGHT_GRAD1D = Operator("conv1d_weight_grad", 1, OWN, _plan, NAMES, partial(_plan_on_gpu, 1))
+WEIGHT_GRAD2D = Operator("conv2d_weight_grad", 2, OWN, _plan, NAMES, partial(_plan_on_gpu, 2))
+WEIGHT_GRAD3D = Operator("conv3d_weight_grad", 3, OWN, _plan, NAMES)

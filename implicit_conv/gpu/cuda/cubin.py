@@ -19,24 +19,28 @@ from implicit_conv.kernels import sources
 from implicit_conv.kernels.gpu.sizes import COPY_WARPS, DUMP_THREADS, WARP
 from implicit_conv.kernels.gpu.targets import target_name
 from implicit_conv.kernels.gpu.variant import Variant
+from implicit_conv.kernels.gpu.wgrad_variant import SplitSum, WeightGrad
 from implicit_conv.process.disk import store
 
 COMPILERS = ("numba", "numba-cuda", "llvmlite", "nvidia-nvvm", "nvidia-nvjitlink")
 LIBRARIES = {"nvidia-nvvm": "nvvm", "nvidia-nvjitlink": "nvjitlink"}  # modules of cuda.bindings
 Capability = tuple[int, int, str]
+AnyVariant = Variant | WeightGrad | SplitSum
 
 
 @functools.cache
-def cubin(v: Variant, cc: Capability) -> tuple[bytes, str]:
+def cubin(v: AnyVariant, cc: Capability) -> tuple[bytes, str]:
     """(image, entry) of a variant's kernel; needs no device."""
+    return cached(repr(v), lambda: kernel_of(v), cc, v.threads, v.bound)
 
-    def make() -> Callable[..., Any]:
-        from implicit_conv.kernels.gpu.fprop import make_fprop
 
-        made: Callable[..., Any] = make_fprop(v)
-        return made
+def kernel_of(v: AnyVariant) -> Callable[..., Any]:
+    """The Python function of a variant's kernel, which needs the compilers."""
+    from implicit_conv.kernels.gpu import fprop, wgrad
 
-    return cached(repr(v), make, cc, v.threads, v.bound)
+    makers = {WeightGrad: wgrad.make_wgrad, SplitSum: wgrad.make_split_sum}
+    made: Callable[..., Any] = makers.get(type(v), fprop.make_fprop)(v)
+    return made
 
 
 def dump_cubin(mode: str, cc: Capability) -> tuple[bytes, str]:
@@ -119,7 +123,7 @@ def _version(name: str) -> str:
 
 
 @functools.cache
-def loaded(v: Variant, cc: Capability, device: int) -> Any:
+def loaded(v: AnyVariant, cc: Capability, device: int) -> Any:
     """The handle of a variant's kernel on `device`."""
     return load(*cubin(v, cc), device)
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 from implicit_conv.gpu.plan.candidate import Candidate, Choice
 from implicit_conv.gpu.plan.direct import load_bytes
 from implicit_conv.gpu.plan.families import evidence_of
 from implicit_conv.gpu.plan.layout import buffer_rows, buffers
 from implicit_conv.gpu.plan.phases import AnyChoice, Gradient
+from implicit_conv.gpu.plan.wgrad import WgradCandidate, WgradChoice
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.gpu.sizes import COPY_SIZES, VECTOR_BYTES
 from implicit_conv.kernels.gpu.variant import STAGED_CHANNELS, Rows, Strip
+
+Kernel: TypeAlias = Choice | WgradChoice  # the choice of one
+Planned: TypeAlias = AnyChoice | WgradChoice
+AnyCandidate: TypeAlias = Candidate | WgradCandidate
 
 
 def explain(choice: AnyChoice) -> str:
@@ -28,6 +33,39 @@ def explain(choice: AnyChoice) -> str:
             *(_candidate(candidate, choice) for candidate in candidates),
         ]
     )
+
+
+def explain_wgrad(choice: WgradChoice) -> str:
+    """As `explain`, of a weight gradient."""
+    v, arch, best, estimate = choice.variant, choice.arch, choice.best, choice.estimate
+    groups, m, n = choice.tiles
+    lines = [
+        f"problem     weight gradient of {choice.problem}; dw {choice.out_dtype}",
+        f"machine     {arch.target} ({arch.device}: {arch.sms} multiprocessors)",
+        f"kernel      {v.name}; {v.threads} threads: {v.consumer_warps} warps multiply",
+        f"tiles       {plural(groups, 'group')} x {m} (gemm_m: filters) x {n} (gemm_n: channels of "
+        "taps)",
+        f"splits      {plural(best.splits, 'split')} of the pixels, each of "
+        f"{plural(best.k_blocks, 'k-block')} of {v.tile_k}; a second kernel adds them in order",
+        f"stages      {best.stages} x {v.stage_bytes} bytes",
+        f"shared      {choice.shared_bytes} of {arch.smem_bytes} bytes",
+        f"workspace   {choice.workspace_bytes} bytes",
+        f"estimate    {plural(estimate.waves, 'wave')} of {plural(choice.blocks, 'block')}; a "
+        f"k-block multiplies for {estimate.multiply:.0f} cycles and loads for {estimate.load:.0f}",
+        f"evidence    {evidence_of(v, arch.target)}",
+        "",
+        f"candidates, by estimated time at {arch.hertz / 1e9:.2f} GHz:",
+    ]
+    for each in sorted(choice.candidates, key=lambda candidate: candidate.cycles):
+        name, found = each.variant.name, each.estimate
+        if found is None:
+            lines.append(f"  {'refused':>12}  {name}: {each.reason}")
+            continue
+        lines.append(
+            f"  {1e3 * found.cycles / arch.hertz:9.3f} ms  {name}: "
+            f"{plural(each.splits, 'split')}, {plural(found.waves, 'wave')}"
+        )
+    return "\n".join(lines)
 
 
 def _gradient(gradient: Gradient) -> Iterator[str]:
@@ -59,7 +97,7 @@ def _gradient(gradient: Gradient) -> Iterator[str]:
     yield f"\n{explain(gradient.choices[0])}"
 
 
-def facts_of(choice: AnyChoice) -> dict[str, Any]:
+def facts_of(choice: Planned) -> dict[str, Any]:
     """The facts of `Plan.facts`, without a limit: no GPU of the target may be here to measure."""
     if isinstance(choice, Gradient):
         return _facts_of_gradient(choice)
@@ -237,13 +275,13 @@ def _loads(choice: Choice) -> str:
     )
 
 
-def _name(made: Candidate | Choice, choice: Choice) -> str:
+def _name(made: AnyCandidate | Kernel, choice: Kernel) -> str:
     """The name of a kernel, and whether it computes the view of patches."""
     plain = (choice.fallback or choice).view
     return made.variant.name + (" on patches" if made.view != plain else "")
 
 
-def _is_chosen(candidate: Candidate, choice: Choice) -> bool:
+def _is_chosen(candidate: AnyCandidate, choice: Kernel) -> bool:
     return (candidate.view, candidate.variant) == (choice.view, choice.variant)
 
 

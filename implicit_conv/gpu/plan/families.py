@@ -17,6 +17,7 @@ from implicit_conv.gpu.plan.rows import rows_variant
 from implicit_conv.kernels.gpu.sizes import VECTOR_BYTES
 from implicit_conv.kernels.gpu.targets import supports, target_name
 from implicit_conv.kernels.gpu.variant import Rows, Strip, Variant
+from implicit_conv.kernels.gpu.wgrad_variant import WeightGrad
 
 CHANNELS_LAST = (("NHWC", "KRSC"),)
 ANY_LAYOUT = (("NHWC", "KRSC"), ("NCHW", "KCRS"), ("NHWC", "RSCK"), ("NCHW", "KRSC"))
@@ -228,8 +229,56 @@ _FAMILIES = (
 FAMILIES = {family.name: family for family in _FAMILIES}
 
 
-def family_name(v: Variant) -> str:
+class GradFamily(NamedTuple):
+    """One way to load and to multiply for weight gradients; fields as of `Family`."""
+
+    name: str
+    loads: str
+    multiplies: str
+    variants: tuple[WeightGrad, ...]
+
+    @property
+    def target(self) -> str:
+        """The least target of its kernels."""
+        return self.variants[0].target
+
+
+_LOADS, _SMALL = "cp.async or elements, computed addresses", (64, 64, 2, 2, 16)
+_GRADIENTS = (
+    GradFamily(
+        "wgrad-wgmma",
+        "TMA im2col",
+        "wgmma, transposed descriptors",
+        (
+            WeightGrad("tma", _BF, 64, 128, 4, 1, 16),
+            WeightGrad("tma", _HALF, 128, 64, 8, 1, 32),
+        ),
+    ),
+    GradFamily(
+        "wgrad-mma",
+        _LOADS,
+        "mma.sync, transposed fragments",
+        (
+            WeightGrad("cp_async", _BF, *_SMALL),
+            WeightGrad("elements", _HALF, *_SMALL),
+            WeightGrad("cp_async", _HALF, *_SMALL, copy_bytes=4),
+            WeightGrad("cp_async", _BF, *_SMALL, copy_bytes=8),
+        ),
+    ),
+    GradFamily(
+        "wgrad-fma",
+        _LOADS,
+        "float32 fma, transposed fragments",
+        (WeightGrad("cp_async", _FLOAT, *_SMALL), WeightGrad("elements", _FLOAT, *_SMALL)),
+    ),
+)
+GRADIENTS = {family.name: family for family in _GRADIENTS}
+
+
+def family_name(v: Variant | WeightGrad) -> str:
     """The name of the family that a kernel belongs to."""
+    if isinstance(v, WeightGrad):
+        return f"wgrad-{v.consumer}"
     if v.copy_bytes < VECTOR_BYTES:
         return "cp_async-words"
     if v.consumer in ("fma", "direct"):
@@ -260,7 +309,7 @@ class Rung(NamedTuple):
     hardware: str
 
 
-def evidence_of(v: Variant, target: str) -> str:
+def evidence_of(v: Variant | WeightGrad, target: str) -> str:
     """What has been shown of a kernel's family on a target, as a clause for `explain`."""
     number = max(n for n in GENERATIONS if n <= int(re.findall(r"\d+", target)[0]))
     code, family = target_name(KNOWN[number].cc), family_name(v)
@@ -275,7 +324,7 @@ def evidence_of(v: Variant, target: str) -> str:
     )
 
 
-def targets(family: Family) -> list[str]:
+def targets(family: Family | GradFamily) -> list[str]:
     """The targets that a family has kernels for."""
     capabilities = (KNOWN[number].cc for number in GENERATIONS)
     return [target_name(cc) for cc in capabilities if supports(family.target, cc)]
@@ -283,6 +332,7 @@ def targets(family: Family) -> list[str]:
 
 def ladder() -> list[Rung]:
     """What has been shown of each family on each target."""
+    each: list[Family | GradFamily] = [*FAMILIES.values(), *GRADIENTS.values()]
     return [
         Rung(
             family.name,
@@ -293,7 +343,7 @@ def ladder() -> list[Rung]:
             f"{INTERPRETED_PROBLEMS} problems",
             hardware(family.name, target),
         )
-        for family in FAMILIES.values()
+        for family in each
         for target in targets(family)
     ]
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from implicit_conv.kernels.gpu.variant import Variant
+from implicit_conv.kernels.gpu.wgrad_variant import WeightGrad
 from implicit_conv.problem.problem import Problem
 from implicit_conv.tma.maps.maps import TensorMap
 from implicit_conv.tma.maps.tiled import TiledMap
@@ -51,6 +54,36 @@ def filter_map(problem: Problem, v: Variant, address: int | None = None) -> Tile
         swizzle=_swizzle(v),
         address=address,
     )
+
+
+def wgrad_maps(
+    problem: Problem, v: WeightGrad, x: int | None = None, dy: int | None = None
+) -> tuple[TensorMap, TensorMap]:
+    """The maps of channels-last x and dy at these addresses; a copy has a panel of a k-block.
+
+    dy is read as the activation of a filter of one tap. Errors are those of `activation_map`.
+    """
+    gradient = replace(
+        problem,
+        C=problem.K,
+        size=problem.output,
+        kernel=(1, 1),
+        stride=(1, 1),
+        dilation=(1, 1),
+        pad_lo=(0, 0),
+        pad_hi=(0, 0),
+    )
+    first, second = (
+        maps_for(
+            each,
+            tile_m=v.tile_k,
+            channels=v.panel,
+            dtype=moved_as(problem.dtype),
+            address=address,
+        ).maps[0]
+        for each, address in ((problem, x), (gradient, dy))
+    )
+    return first, second
 
 
 def _swizzle(v: Variant) -> str:

@@ -129,7 +129,7 @@ def _of_gradient(gradient: Gradient, arrays: Arrays) -> Arrays:
 
 
 def _with_units(array: Operand, shape: tuple[int, ...]) -> Operand:
-    found = _reshaped(array, shape)
+    found = in_shape(array, shape)
     assert found is not None
     return found
 
@@ -162,15 +162,16 @@ def viewed(choice: Choice, arrays: Arrays) -> tuple[Choice, Arrays]:
 
 def _shaped(arrays: Arrays, view: Problem) -> Arrays | None:
     """The same memory in the shapes of `view`; None where that would need a copy of an array."""
-    x, w = _reshaped(arrays.x, view.input_shape), _reshaped(arrays.w, view.weight_shape)
-    y = _reshaped(arrays.y, view.output_shape)
-    residual = arrays.residual and _reshaped(arrays.residual, view.output_shape)
+    x, w = in_shape(arrays.x, view.input_shape), in_shape(arrays.w, view.weight_shape)
+    y = in_shape(arrays.y, view.output_shape)
+    residual = arrays.residual and in_shape(arrays.residual, view.output_shape)
     if x is None or w is None or y is None or (arrays.residual and residual is None):
         return None
     return replace(arrays, x=x, w=w, y=y, residual=residual)
 
 
-def _reshaped(array: Operand, shape: tuple[int, ...]) -> Operand | None:
+def in_shape(array: Operand, shape: tuple[int, ...]) -> Operand | None:
+    """The same memory in another shape; None where that would need a copy."""
     strides = reshaped(array.shape, array.strides, ITEMSIZES[array.dtype], shape)
     return None if strides is None else array._replace(shape=shape, strides=strides)
 

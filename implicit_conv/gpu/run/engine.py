@@ -8,19 +8,20 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, Generic, NoReturn, TypeVar
 
 from implicit_conv.arrays.arrays import dtype_key, dtype_name
 from implicit_conv.errors import DTypeError, PlanError
 from implicit_conv.gpu.cuda import driver
 from implicit_conv.gpu.cuda.arch import GpuArch, device_number, gpu_arch, is_target
 from implicit_conv.gpu.cuda.arrays import Seen, is_device_array
-from implicit_conv.gpu.plan.candidate import Candidate, Request
+from implicit_conv.gpu.plan.candidate import Request
 from implicit_conv.gpu.plan.explain import explain, facts_of
 from implicit_conv.gpu.plan.phases import AnyChoice, Gradient, choose_gradient
 from implicit_conv.gpu.plan.planner import choose
 from implicit_conv.gpu.plan.trace import trace
 from implicit_conv.gpu.plan.views import images
+from implicit_conv.gpu.plan.wgrad import WgradChoice
 from implicit_conv.gpu.run.run import GpuFilter, pack, pairs, run_in_place, run_on_copies
 from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.problem.operand_checks import NO_EPILOGUE
@@ -32,18 +33,21 @@ from implicit_conv.process.cache import PLANS
 LOG = logging.getLogger("implicit_conv")
 
 
+C = TypeVar("C", bound=AnyChoice | WgradChoice)
+
+
 @dataclass(frozen=True)
-class GpuEngine:
-    """A choice of kernel that can be run.
+class GpuPlan(Generic[C]):
+    """A choice of kernel, with what engines of all operators answer alike.
 
     numpy arrays are computed on GPU number `device`, by default the current one; device arrays on
     their own GPU. `calls` keeps the calls made so far, by the kind of their arrays.
     """
 
-    choice: AnyChoice
+    choice: C
     device: int | None = None
     algorithm: str = "implicit_gemm"
-    calls: dict[object, object] = field(default_factory=dict, init=False, compare=False, repr=False)
+    calls: dict[object, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def __getstate__(self) -> dict[str, object]:
         """Pickles and copies leave out calls, which hold handles of this process."""
@@ -60,14 +64,52 @@ class GpuEngine:
         return self.choice.arch
 
     @property
+    def candidates(self) -> tuple[Any, ...]:
+        """All kernels that were considered."""
+        return self.choice.candidates
+
+    def facts(self) -> dict[str, Any]:
+        """The facts of `Plan.facts`; times are estimates by the nominal clock."""
+        return facts_of(self.choice)
+
+    def tuned(self, filters: str) -> NoReturn:
+        """Candidates are measured on CPUs only.
+
+        Raises
+        ------
+        PlanError
+            Always.
+        """
+        raise PlanError(
+            "candidates are measured on CPUs only; leave out tune(), or plan with device='cpu'"
+        )
+
+    def operands(self, x: Any, w: Any) -> tuple[Any, Any]:
+        """`x` and `w` themselves: `run` reads them."""
+        return x, w
+
+    def repeated(self, *arrays: Any) -> None:
+        """A call that could be repeated without checks: there is none on a GPU."""
+
+    def prepared(self, *arrays: Any) -> NoReturn:
+        """Refuse to prepare calls.
+
+        Raises
+        ------
+        PlanError
+            Always.
+        """
+        raise PlanError("only calls on the CPU can be prepared; call the plan instead")
+
+
+@dataclass(frozen=True)
+class GpuEngine(GpuPlan[AnyChoice]):
+    """A convolution, or an input gradient, that can be run."""
+
+    @property
     def variant(self) -> Variant:
         """The chosen kernel; that of the phase of a gradient that takes longest."""
         return self.choice.variant
-
-    @property
-    def candidates(self) -> tuple[Candidate, ...]:
-        """All kernels that were considered."""
-        return self.choice.candidates
 
     @property
     def workspace_bytes(self) -> int:
@@ -84,25 +126,9 @@ class GpuEngine:
         """Device memory of the output and of a packed filter, which also is the workspace."""
         return math.prod(self.choice.y_shape) * self.problem.itemsize + self.packed_bytes
 
-    def tuned(self, filters: str) -> GpuEngine:
-        """Candidates are measured on CPUs only.
-
-        Raises
-        ------
-        PlanError
-            Always.
-        """
-        raise PlanError(
-            "candidates are measured on CPUs only; leave out tune(), or plan with device='cpu'"
-        )
-
     def explain(self) -> str:
         """The choice and its reasons, in words."""
         return explain(self.choice)
-
-    def facts(self) -> dict[str, Any]:
-        """The facts of `Plan.facts`; times are estimates by the nominal clock."""
-        return facts_of(self.choice)
 
     def trace(self) -> list[Load]:
         """All loads of a launch, tile by tile, in the order of each tile's producer; those of a
@@ -126,23 +152,6 @@ class GpuEngine:
             There is no GPU or driver to hold it.
         """
         return pack(self.choice, w, self.device)
-
-    def operands(self, x: Any, w: Any) -> tuple[Any, Any]:
-        """`x` and `w` themselves: `run` reads them."""
-        return x, w
-
-    def repeated(self, *arrays: Any) -> None:
-        """A call that could be repeated without checks: there is none on a GPU."""
-
-    def prepared(self, *arrays: Any) -> NoReturn:
-        """Refuse to prepare calls.
-
-        Raises
-        ------
-        PlanError
-            Always.
-        """
-        raise PlanError("only calls on the CPU can be prepared; call the plan instead")
 
     def run(
         self,
@@ -194,7 +203,7 @@ def plan(
     ShapeError, DTypeError, PlanError
         Sizes that do not go together; a dtype, device or option that is not supported.
     """
-    return _plan(x_shape, w_shape, _dtype_name(dtype), request, *_located(device))
+    return _plan(x_shape, w_shape, dtype_name_of(dtype), request, *located_arch(device))
 
 
 def plan_gradient(
@@ -214,7 +223,7 @@ def plan_gradient(
     PlanError
         A device or option is not supported, or the copy is larger.
     """
-    made = _plan_gradient(problem, request, *_located(device), transposed)
+    made = _plan_gradient(problem, request, *located_arch(device), transposed)
     if max_workspace is not None and max_workspace < made.workspace_bytes:
         raise PlanError(
             f"stride phases read a copy of the filter, of {made.workspace_bytes} bytes, more than "
@@ -223,14 +232,14 @@ def plan_gradient(
     return made
 
 
-def _located(device: str | GpuArch) -> tuple[GpuArch, int | None]:
-    """(arch, number of the device, None for the current one or a target)."""
+def located_arch(device: str | GpuArch) -> tuple[GpuArch, int | None]:
+    """The GPU that `device` names, and its number here: None for the current one or a target."""
     if isinstance(device, GpuArch):
         return device, None
     if is_target(device):
         return gpu_arch(device), None
     number = device_number(device)
-    return driver.current_arch() if number is None else driver.device_arch(number), number
+    return (driver.current_arch() if number is None else driver.device_arch(number)), number
 
 
 @PLANS
@@ -275,7 +284,7 @@ def _plan(
     return GpuEngine(choice, device)
 
 
-def _dtype_name(dtype: object) -> str:
+def dtype_name_of(dtype: object) -> str:
     """numpy's name of a dtype; "bfloat16" is taken as it is, since numpy may lack it."""
     if isinstance(dtype, str) and dtype in GPU_DTYPES:
         return dtype
@@ -291,7 +300,8 @@ def _check_request(request: Request, dtype: str) -> None:
         raise PlanError(
             f"algorithm {algorithm!r} {reason}; a GPU supports 'auto' and 'implicit_gemm'"
         )
-    if out_dtype is not None and _dtype_name(out_dtype) != dtype:
+    if out_dtype is not None and dtype_name_of(out_dtype) != dtype:
         raise DTypeError(
-            f"out_dtype {_dtype_name(out_dtype)}: on a GPU y has the dtype of x, {dtype}; convert y"
+            f"out_dtype {dtype_name_of(out_dtype)}: on a GPU y has the dtype of x, {dtype}; "
+            "convert y"
         )

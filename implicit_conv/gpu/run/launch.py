@@ -84,6 +84,7 @@ def arguments(
         "row_tiles": row_tiles,
         "rows": g.N * g.P * g.Q,
         "k_blocks": int(schedule.block_count(g)),
+        "splits": 1,
         **{f"by_{name}": reciprocal(divisor) for name, divisor in divisors.items()},
     }
     shared = choice.layout._asdict()
@@ -205,34 +206,44 @@ def unaligned(array: Operand, itemsize: int, size: int = VECTOR_BYTES) -> str:
     return ""
 
 
-class Launcher:
-    """A kernel and its params blobs, for arrays of the same strides.
+class Blobs:
+    """The params blobs of launches that differ in addresses, of which `first` is one.
+
+    `maps` are the places among the addresses of the arrays that the two tensor maps describe.
 
     A blob is kept for each tuple of addresses, so a repeated call copies nothing. For new addresses
     `first` is copied, and the addresses in it are replaced; with `maps`, in its tensor maps too.
     """
 
-    def __init__(self, kernel: Kernel, first: npt.NDArray[np.uint8], maps: bool = False) -> None:
-        self.kernel, self.enqueue = kernel, kernel.enqueue
+    def __init__(self, first: npt.NDArray[np.uint8], maps: tuple[int, ...] = ()) -> None:
         self.first, self.maps = first, maps
         self.blobs: dict[Addresses, Blob] = {}
-
-    def __call__(self, addresses: Addresses, stream: int) -> None:
-        """Enqueue the kernel for arrays at `addresses` on `stream` of the current device."""
-        self.kernel.enqueue(self.blobs.get(addresses) or self.moved(addresses), stream)
 
     def moved(self, addresses: Addresses) -> Blob:
         """A new blob for arrays at these addresses; it is kept."""
         blob = Blob(self.first)
         numbers = [address or 0 for address in addresses]
         blob.bytes[CALL_AT : CALL_AT + ADDRESSES.itemsize].view(np.int64)[:] = numbers
-        if self.maps:
-            for number in range(2):
-                blob.move_map(number, numbers[number])
+        for number, place in enumerate(self.maps):
+            blob.move_map(number, numbers[place])
         if len(self.blobs) >= BLOBS_KEPT:
             self.blobs.clear()
         self.blobs[addresses] = blob
         return blob
+
+
+class Launcher(Blobs):
+    """A kernel and its params blobs, for arrays of the same strides."""
+
+    def __init__(
+        self, kernel: Kernel, first: npt.NDArray[np.uint8], maps: tuple[int, ...] = ()
+    ) -> None:
+        super().__init__(first, maps)
+        self.kernel, self.enqueue = kernel, kernel.enqueue
+
+    def __call__(self, addresses: Addresses, stream: int) -> None:
+        """Enqueue the kernel for arrays at `addresses` on `stream` of the current device."""
+        self.kernel.enqueue(self.blobs.get(addresses) or self.moved(addresses), stream)
 
 
 def launcher_of(choice: Choice, arrays: Arrays) -> Launcher:
@@ -240,7 +251,7 @@ def launcher_of(choice: Choice, arrays: Arrays) -> Launcher:
     v = choice.variant
     handle = load.loaded(v, choice.arch.cc, driver.current_device())
     kernel = Kernel(handle, choice.blocks, v.threads, choice.layout.total)
-    return Launcher(kernel, _content(choice, arrays), v.producer == "tma")
+    return Launcher(kernel, _content(choice, arrays), (0, 1) if v.producer == "tma" else ())
 
 
 def _content(choice: Choice, arrays: Arrays) -> npt.NDArray[np.uint8]:

@@ -34,6 +34,7 @@ from implicit_conv.gpu.cuda.arrays import (
 from implicit_conv.gpu.cuda.streams import among, stream_of
 from implicit_conv.gpu.cuda.transfer import STREAM, Buffer, fetched, sent
 from implicit_conv.gpu.plan.phases import AnyChoice, Gradient
+from implicit_conv.gpu.plan.wgrad import WgradChoice
 from implicit_conv.gpu.run.call import Call, bind
 from implicit_conv.gpu.run.launch import Arrays
 from implicit_conv.gpu.run.phases import filter_copy
@@ -224,7 +225,7 @@ def _call(choice: AnyChoice, given: Given, w: Any, device: int, scaled: bool) ->
     return Call(choice, Arrays(x, filters, y, bias, residual, scaled), device, packs)
 
 
-def check_arch(choice: AnyChoice, device: int) -> None:
+def check_arch(choice: AnyChoice | WgradChoice, device: int) -> None:
     """PlanError where GPU `device` is not what the choice was made for."""
     here = driver.device_arch(device)
     if here.cc != choice.arch.cc:

@@ -7,10 +7,12 @@ Usage: ``python -m implicit_conv.testing.gpu.hardware CHECK``.
                           random problems of one kernel family against the float64 oracle, from
                           problem number FIRST on
     tiles [COUNT [FIRST]] as many of every kernel that the planner may choose, with its own tiles
+    weight_gradients [COUNT [FIRST]]
+                          as many of every kernel that the planner may choose
     layers                layers of a ResNet with the planner's kernels, on normal data
     copies                tensor copies, byte by byte against implicit_conv.tma
     maps                  which tensor maps the driver accepts, compared with our linter
-    gradients             input gradients, on integers against the CPU
+    input_gradients       on integers against the CPU
     arrays                arrays of torch, CuPy and Numba, where these are installed
 
 Exit status: 0 if all is right, 1 if something is wrong, 2 if the check cannot run here. A kernel
@@ -34,14 +36,18 @@ from implicit_conv.gpu.cuda.transfer import STREAM, send
 from implicit_conv.gpu.plan.candidate import Choice
 from implicit_conv.gpu.plan.families import FAMILIES
 from implicit_conv.gpu.plan.planner import choose
+from implicit_conv.gpu.plan.wgrad import WgradChoice, wgrad_variants
 from implicit_conv.gpu.run.call import bind
 from implicit_conv.gpu.run.launch import Arrays
+from implicit_conv.gpu.run.wgrad import WgradCall
 from implicit_conv.kernels.gpu.intrinsic import need_numba_cuda
+from implicit_conv.kernels.gpu.sizes import COPY_SIZES
 from implicit_conv.kernels.gpu.targets import requirement, supports
+from implicit_conv.problem.options import GPU_DTYPES, ITEMSIZES
 from implicit_conv.testing import Case, error_units, to_nchw
 from implicit_conv.testing.gpu.check_arrays import check_arrays
 from implicit_conv.testing.gpu.check_copies import check_copies, check_maps
-from implicit_conv.testing.gpu.check_gradients import check_gradients
+from implicit_conv.testing.gpu.check_input_gradients import check_input_gradients
 from implicit_conv.testing.gpu.device_memory import StuckError, fetch, poisoned
 from implicit_conv.testing.gpu.problems import (
     ROUNDING,
@@ -51,6 +57,11 @@ from implicit_conv.testing.gpu.problems import (
     problem_of,
     production_problems,
     stored,
+)
+from implicit_conv.testing.gpu.weight_gradients import (
+    gradient_by_cpu,
+    gradient_inputs,
+    gradient_problems,
 )
 
 Array = NDArray[Any]
@@ -117,6 +128,41 @@ def _problems(problems: Iterator[tuple[Case, Choice]], first: int) -> Iterator[s
             yield f"{number}: {made.variant.name}: {wrong} of {y.size} wrong, {case}"
 
 
+def check_weight_gradients(count: str = "20", first: str = "0") -> Iterator[str]:
+    """Lines that report failures of weight gradients by the kernels that the planner may choose."""
+    arch = driver.current_arch()
+    able = [
+        v
+        for dtype in GPU_DTYPES
+        for size in COPY_SIZES
+        for v in wgrad_variants(dtype, size)
+        if supports(v.target, arch.cc) and v.copy_bytes == size
+    ]
+    for number, made in enumerate(gradient_problems(able, arch, int(count), 1)):
+        if number < int(first):
+            continue
+        print(f"{number}: {made.variant.name}, {made.problem}", flush=True)
+        x, dy = gradient_inputs(made, number)
+        wrong = int(np.sum(gradient(made, x, dy) != gradient_by_cpu(made, x, dy)))
+        if wrong:
+            yield f"{number}: {made.variant.name}: {wrong} wrong, {made.problem}"
+
+
+def gradient(choice: WgradChoice, x: Array, dy: Array) -> Array:
+    """dw of a choice for arrays of float32; dw and the workspace hold NaNs before the launches."""
+    view, v = choice.view, choice.variant
+    first, second = (
+        send(stored(array, v.dtype)).operand(array.shape, v.dtype, v.itemsize) for array in (x, dy)
+    )
+    size = ITEMSIZES[choice.out_dtype]
+    result = poisoned(int(np.prod(view.weight_shape)) * size)
+    dw = result.operand(view.weight_shape, choice.out_dtype, size)
+    call, sums = WgradCall(choice, first, second, dw), poisoned(choice.workspace_bytes)
+    call(first.address, second.address, dw.address, int(sums.pointer), STREAM)
+    kind = np.float32 if size == 4 else np.uint16
+    return loaded(fetch(result, view.weight_shape, kind), choice.out_dtype)
+
+
 LAYERS = (
     Case(8, 64, 64, size=(56, 56), padding=((1, 1), (1, 1))),
     Case(8, 64, 256, size=(56, 56), kernel=(1, 1)),
@@ -146,8 +192,9 @@ COMMANDS: dict[str, Callable[..., Iterator[str]]] = {
     "here": check_here,
     "family": check_family,
     "tiles": check_tiles,
+    "weight_gradients": check_weight_gradients,
     "layers": check_layers,
-    "gradients": check_gradients,
+    "input_gradients": check_input_gradients,
     "arrays": check_arrays,
     "copies": check_copies,
     "maps": check_maps,

@@ -68,7 +68,7 @@ def gradient(case: Case, dtype: Any = np.float32, seed: int = 0) -> tuple[Array,
     return dy.astype(dtype), w.astype(dtype), dx.astype(dtype)
 
 
-def check_gradients() -> Iterator[str]:
+def check_input_gradients() -> Iterator[str]:
     """Lines that report wrong elements of dx, which holds NaNs before; arrays are read in place."""
     for name, case in CASES.items():
         for dtype in (np.float16, np.float32):

@@ -1,0 +1,391 @@
+"""The GPU engine of weight gradients: a choice for x and dy, whose result is dw.
+
+A call launches two kernels on the stream of x (kernels/gpu/wgrad.py). The sums between them are in
+memory of the library of x, taken for each call, so that calls of several threads and streams share
+none.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import Any, NoReturn
+
+import numpy as np
+
+from implicit_conv.arrays.arrays import as_array, check_out, numpy_dtype
+from implicit_conv.errors import DTypeError, PlanError, ShapeError
+from implicit_conv.gpu.cuda import cubin as load
+from implicit_conv.gpu.cuda import driver
+from implicit_conv.gpu.cuda.arch import GpuArch
+from implicit_conv.gpu.cuda.arrays import (
+    Operand,
+    Seen,
+    is_device_array,
+    located,
+    result_maker,
+    see,
+)
+from implicit_conv.gpu.cuda.encode import encode
+from implicit_conv.gpu.cuda.kernel import Kernel
+from implicit_conv.gpu.cuda.streams import among, stream_of
+from implicit_conv.gpu.cuda.transfer import STREAM, Buffer, fetched, sent
+from implicit_conv.gpu.plan.candidate import UNBOUNDED
+from implicit_conv.gpu.plan.explain import explain_wgrad
+from implicit_conv.gpu.plan.maps import wgrad_maps
+from implicit_conv.gpu.plan.views import images
+from implicit_conv.gpu.plan.wgrad import WgradChoice, choose_wgrad
+from implicit_conv.gpu.run.call import in_shape
+from implicit_conv.gpu.run.engine import GpuPlan, dtype_name_of, located_arch
+from implicit_conv.gpu.run.launch import Addresses, Blobs, DeviceArray, unaligned
+from implicit_conv.gpu.run.run import check_arch
+from implicit_conv.kernels.gpu.call import Call as KernelCall
+from implicit_conv.kernels.gpu.call import pack, reciprocal
+from implicit_conv.kernels.gpu.wgrad_variant import WeightGrad
+from implicit_conv.problem.options import GPU_DTYPES, ITEMSIZES, PRECISIONS
+from implicit_conv.problem.problem import Problem
+from implicit_conv.process.cache import PLANS, keep_call
+
+LOG = logging.getLogger("implicit_conv")
+MAPPED = (0, 4)  # places of x and dy among the addresses of a launch
+
+
+def arguments(
+    choice: WgradChoice, x: DeviceArray, dy: DeviceArray, dw: DeviceArray, sums: int = 0
+) -> KernelCall:
+    """The Call of both launches; arrays have the view's axes, `sums` is the workspace's address."""
+    g, best = choice.geometry, choice.best
+    _, tiles_m, tiles_n = choice.tiles
+    fields = dict.fromkeys(KernelCall._fields, 0)
+    fields |= {"x": x.address, "w": dw.address, "residual": sums, "y": dy.address}
+    for letters, array in (
+        ("x_n x_h x_w x_c", x),
+        ("y_n y_p y_q y_k", dy),
+        ("w_k w_r w_s w_c", dw),
+    ):
+        fields |= dict(zip(letters.split(), array.strides, strict=True))
+    fields |= {
+        "tiles_m": tiles_m,
+        "tiles_n": tiles_n,
+        "tiles": math.prod(choice.tiles),
+        "rows": g.N * g.P * g.Q,
+        "k_blocks": best.k_blocks,
+        "splits": best.splits,
+        "by_group": reciprocal(tiles_m * tiles_n),
+        "by_panel": reciprocal(tiles_n),
+        "by_image": reciprocal(g.P * g.Q),
+        "by_row": reciprocal(g.Q),
+        "a_stages": best.stages,
+        "barriers_at": best.stages * choice.variant.stage_bytes,
+    }
+    return KernelCall(**fields)
+
+
+class WgradCall:
+    """A choice bound to the shapes, strides and alignment of arrays in the caller's layouts."""
+
+    def __init__(self, choice: WgradChoice, x: Operand, dy: Operand, dw: Operand) -> None:
+        problem, device = choice.problem, driver.current_device()
+        shapes = problem.input_shape, problem.output_shape, problem.weight_shape
+        dtypes = problem.dtype, problem.dtype, choice.out_dtype
+        orders = choice.axes, choice.axes, choice.filter_axes
+        view = choice.view
+        own = view.input_shape, view.output_shape, view.weight_shape
+        viewed, given = list[Operand](), (("x", x), ("dy", dy), ("out", dw))
+        each = zip(given, shapes, dtypes, orders, own, strict=True)
+        for (name, array), shape, dtype, axes, other in each:
+            if array.device not in (None, device):
+                raise PlanError(f"{name} is on cuda:{array.device}, but x is on cuda:{device}")
+            if any(number % array.itemsize for number in (array.address, *array.strides)):
+                raise ShapeError(f"{name} is not aligned to its elements of {array.itemsize} bytes")
+            made = in_shape(array.expect(name, shape, dtype).view(axes), other)
+            assert made is not None  # other axes have one element
+            viewed.append(made)
+        steps = zip(dw.shape, dw.strides, strict=True)
+        if 0 not in dw.shape and any(n > 1 and not step for n, step in steps):
+            raise ShapeError("out has several elements at one address; pass another array")
+        self.reach = [array.reach for array in (x, dy, dw)]
+        choice = adapted(choice, viewed[0], viewed[1])
+        self.workspace_bytes = choice.workspace_bytes
+        self.kernels = [
+            Kernel(load.loaded(v, choice.arch.cc, device), blocks, v.threads, shared)
+            for v, blocks, shared in choice.launches
+        ]
+        if self.kernels:
+            places = [DeviceArray(array.address, array.strides) for array in viewed]
+            call = arguments(choice, places[0], places[1], places[2])
+            maps: tuple[bytes | None, bytes | None] = (None, None)
+            if choice.variant.producer == "tma":
+                first, second = wgrad_maps(choice.view, choice.variant, call.x, call.y)
+                maps = encode(first, choice.arch.cc), encode(second, choice.arch.cc)
+            content = np.frombuffer(pack(*maps, call, choice.geometry, UNBOUNDED), np.uint8)
+            self.blobs = Blobs(content, MAPPED if maps[0] else ())
+
+    def __call__(self, x: int, dy: int, dw: int, sums: int, stream: int) -> None:
+        """Enqueue the kernels for arrays at these addresses on `stream` of the current device.
+
+        Raises
+        ------
+        ShapeError
+            dw overlaps x or dy.
+        """
+        if not self.kernels:
+            return
+        addresses: Addresses = x, dw, None, sums, dy
+        blob = self.blobs.blobs.get(addresses)
+        if blob is None:
+            self._check_overlap(x, dy, dw)
+            blob = self.blobs.moved(addresses)
+        for kernel in self.kernels:
+            kernel.enqueue(blob, stream)
+
+    def _check_overlap(self, x: int, dy: int, dw: int) -> None:
+        low, high = (dw + at for at in self.reach[2])
+        for name, address, (first, end) in zip(("x", "dy"), (x, dy), self.reach, strict=False):
+            if low < high and first < end and address + first < high and low < address + end:
+                raise ShapeError(f"out overlaps {name} in memory; pass another array")
+
+
+def adapted(choice: WgradChoice, x: Operand, dy: Operand) -> WgradChoice:
+    """The choice, with the fastest kernel that can load these arrays."""
+    able = [c for c in choice.candidates if c.estimate]
+    for best in sorted(able, key=attrgetter("cycles")):
+        reason = misfit(best.variant, x, dy)
+        if not reason:
+            return replace(choice, best=best)
+        LOG.debug("%s: not %s", reason, best.variant.name)
+    raise PlanError(f"{reason}; no GPU kernel can load it within max_workspace")
+
+
+def misfit(v: WeightGrad, x: Operand, dy: Operand) -> str:
+    """The reason why a kernel cannot load these arrays, or an empty string."""
+    if v.producer == "elements":
+        return ""
+    for name, array in (("x", x), ("dy", dy)):
+        reason = unaligned(array, v.itemsize, v.copy_bytes)
+        if reason:
+            return f"{name} {reason}"
+        if v.producer == "tma" and not array.packed:
+            return f"{name} is not contiguous, as its tensor map would need it to be"
+    return ""
+
+
+@dataclass(frozen=True)
+class GpuWgradEngine(GpuPlan[WgradChoice]):
+    """A weight gradient that can be run; `problem` is the convolution."""
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Device memory for the sums of all splits."""
+        return self.choice.workspace_bytes
+
+    @property
+    def packed_bytes(self) -> int:
+        """Nothing is packed."""
+        return 0
+
+    @property
+    def peak_bytes(self) -> int:
+        """Device memory of dw and the workspace."""
+        size = math.prod(self.problem.weight_shape) * ITEMSIZES[self.choice.out_dtype]
+        return size + self.workspace_bytes
+
+    def explain(self) -> str:
+        """The choice and its reasons, in words."""
+        return explain_wgrad(self.choice)
+
+    def trace(self) -> NoReturn:
+        """Refuse to list loads.
+
+        Raises
+        ------
+        PlanError
+            Always.
+        """
+        raise PlanError("loads of weight gradients are listed on CPUs only; plan with device='cpu'")
+
+    def pack(self, w: object) -> NoReturn:
+        """A weight gradient reads no filter.
+
+        Raises
+        ------
+        PlanError
+            Always.
+        """
+        raise PlanError("a weight gradient reads no filter; call the plan with x and dy")
+
+    def run(
+        self,
+        x: Any,
+        dy: Any,
+        bias: Any = None,
+        residual: Any = None,
+        out: Any = None,
+        scale: Any = None,
+    ) -> Any:
+        """The gradient of the filter; it has no bias, residual or scale.
+
+        Device arrays are read and written in place, numpy arrays through copies.
+
+        Raises
+        ------
+        ShapeError, DTypeError
+            An array's shape or dtype differs from the plan's.
+        PlanError, DriverError
+            No GPU or driver can run the plan, or there is a bias, residual or scale.
+        """
+        if bias is not None or residual is not None or scale is not None:
+            raise PlanError("weight gradients have no bias, scale or residual; leave them out")
+        if type(x) is Seen or is_device_array(x):
+            return self._in_place(see(x), dy, out)
+        return self._on_copies(x, dy, out)
+
+    def _in_place(self, x: Seen, dy: Any, out: Any) -> Any:
+        """dw of device arrays, on the GPU that holds x, among the work of their streams."""
+        x, grad = located(x), see(dy, "dy")
+        with driver.on(x.kind[3]) as device:
+            if out is None:
+                shape, dtype = self.problem.weight_shape, self.choice.out_dtype
+                out = self._kept("dw", x, lambda: _maker(x.owner, shape, dtype))(x.owner)
+            dw = see(out, "out")
+            key = device, x.kind, grad.kind, dw.kind
+            call = self.calls.get(key)
+            if call is None:
+                check_arch(self.choice, device)
+                call = WgradCall(self.choice, x.operand, located(grad).operand, located(dw).operand)
+                keep_call(self.calls, key, call)
+            size = call.workspace_bytes // 4
+            stream = stream_of(x) or 0
+            sums = self._kept(f"{size} sums", x, lambda: _sums_maker(x.owner, size))(x.owner)
+            with among((x, grad, dw), stream):
+                call(x.address, grad.address, dw.address, _address(sums), stream)
+        return out
+
+    def _kept(self, what: str, x: Seen, make: Callable[[], Any]) -> Any:
+        """A maker of arrays like x, kept by the kind of x."""
+        key = what, type(x.owner), x.kind
+        maker = self.calls.get(key)
+        if maker is None:
+            maker = make()
+            keep_call(self.calls, key, maker)
+        return maker
+
+    def _on_copies(self, x: Any, dy: Any, out: Any) -> Any:
+        """dw of numpy arrays, copied to the GPU in channels-last order and back."""
+        problem, choice = self.problem, self.choice
+        shape, dtype = problem.weight_shape, numpy_dtype(choice.out_dtype)
+        if out is not None:
+            check_out(out, shape, choice.out_dtype)
+        with driver.on(self.device) as number:
+            check_arch(choice, number)
+            arrays = list[Operand]()
+            given = (("x", x, problem.input_shape), ("dy", dy, problem.output_shape))
+            for name, array, expected in given:
+                here = as_array(name, array)
+                if here.shape != expected:
+                    raise ShapeError(
+                        f"{name} has shape {here.shape}, but the plan is for {expected}"
+                    )
+                ordered = here.transpose(choice.axes)
+                copy = sent(name, ordered, ordered.shape, problem.dtype)
+                arrays.append(_renamed(copy, choice.axes))
+            result = Buffer(math.prod(shape) * dtype.itemsize)
+            dw = result.operand(shape, choice.out_dtype, dtype.itemsize)
+            call = WgradCall(choice, arrays[0], arrays[1], dw)
+            sums = Buffer(call.workspace_bytes)
+            first, second = (array.address for array in arrays)
+            call(first, second, dw.address, int(sums.pointer), STREAM)
+            found = fetched(result, shape, dtype)
+        if out is None:
+            return found
+        np.copyto(out, found, casting="equiv")
+        return out
+
+
+def _renamed(array: Operand, axes: tuple[int, ...]) -> Operand:
+    """The array whose view by `axes` this is."""
+    return array.view(tuple(axes.index(axis) for axis in range(len(axes))))
+
+
+def _maker(owner: Any, shape: tuple[int, ...], dtype: str) -> Callable[[Any], Any]:
+    return result_maker(owner, shape, tuple(range(len(shape))), dtype)
+
+
+def _sums_maker(owner: Any, size: int) -> Callable[[Any], Any]:
+    """A function that makes the workspace: an array of x's library, or memory of the driver.
+
+    The latter is freed when the call has been made: the driver waits for the kernels.
+    """
+    try:
+        return _maker(owner, (size,), "float32")
+    except DTypeError:
+        return lambda x: Buffer(4 * size)
+
+
+def _address(sums: Any) -> int:
+    return int(sums.pointer) if isinstance(sums, Buffer) else see(sums).address
+
+
+def plan(
+    rank: int,
+    shapes: tuple[tuple[int, ...], tuple[int, ...]],
+    dtype: object,
+    convolution: dict[str, Any],
+    weight_shape: tuple[int, ...],
+    *,
+    out_dtype: object,
+    precision: str,
+    limit: int | None,
+    device: str | GpuArch,
+) -> GpuWgradEngine:
+    """The plan of a weight gradient on a GPU of this machine or on any supported target.
+
+    `shapes` are those of x and dy, `convolution` the options of `Problem.parse`, and `limit` the
+    most bytes of workspace.
+
+    Raises
+    ------
+    ShapeError, DTypeError, PlanError
+        Sizes that do not go together; a dtype, device or option that is not supported.
+    """
+    if precision not in PRECISIONS:
+        raise PlanError(f"precision {precision!r} is none of {', '.join(PRECISIONS)}")
+    name = dtype_name_of(dtype)
+    out = name if out_dtype is None else dtype_name_of(out_dtype)
+    if out not in (name, "float32"):
+        raise DTypeError(
+            f"out_dtype {out}: on a GPU dw is float32, or has the dtype of x, {name}; convert dw"
+        )
+    key = shapes[0], weight_shape, name, rank, tuple(convolution.items())
+    arch, number = located_arch(device)
+    engine = _plan(*key, out, limit, arch, number)
+    if shapes[1] != engine.problem.output_shape:
+        raise ShapeError(
+            f"dy has shape {shapes[1]}, but the convolution of x {shapes[0]} with w {weight_shape} "
+            f"has an output of shape {engine.problem.output_shape}; check weight_shape, stride, "
+            "padding, dilation and layout"
+        )
+    return engine
+
+
+@PLANS
+def _plan(
+    x_shape: tuple[int, ...],
+    weight_shape: tuple[int, ...],
+    dtype: str,
+    rank: int,
+    convolution: tuple[tuple[str, Any], ...],
+    out_dtype: str,
+    limit: int | None,
+    arch: GpuArch,
+    device: int | None,
+) -> GpuWgradEngine:
+    problem = Problem.parse(
+        x_shape, weight_shape, dtype, rank=rank, dtypes=GPU_DTYPES, **dict(convolution)
+    )
+    choice = choose_wgrad(problem, arch, images(problem), out_dtype, limit)
+    LOG.debug("%s: %s on %s", problem, choice.variant.name, arch.target)
+    return GpuWgradEngine(choice, device)
