@@ -19,10 +19,20 @@ import numpy as np
 
 from implicit_conv import ptx
 from implicit_conv.gpu.cuda.arch import KNOWN
-from implicit_conv.gpu.plan.families import FAMILIES, family_name, targets
+from implicit_conv.gpu.cuda.cubin import kernel_of
+from implicit_conv.gpu.plan.families import (
+    FAMILIES,
+    GRADIENTS,
+    Family,
+    GradFamily,
+    family_name,
+    targets,
+)
 from implicit_conv.gpu.plan.planner import choose, variants
+from implicit_conv.gpu.plan.wgrad import wgrad_variants
 from implicit_conv.kernels.geometry import CLAMP
 from implicit_conv.kernels.gpu.variant import Variant
+from implicit_conv.kernels.gpu.wgrad_variant import WeightGrad
 from implicit_conv.problem.options import GPU_DTYPES
 from implicit_conv.problem.problem import Problem
 from implicit_conv.testing import Case
@@ -63,10 +73,10 @@ def compiler() -> str | None:
     return ", ".join(found)
 
 
-def kernels() -> Iterator[tuple[str, Variant, tuple[int, int, str]]]:
+def kernels() -> Iterator[tuple[str, Variant | WeightGrad, tuple[int, int, str]]]:
     """(name and target, variant of the largest tile, capability) of each family and target.
 
-    They add a bias and a residual.
+    Those of convolutions add a bias and a residual.
     """
     by_name: dict[str, Variant] = {}
     for dtype in ("bfloat16", "float32"):
@@ -82,10 +92,15 @@ def kernels() -> Iterator[tuple[str, Variant, tuple[int, int, str]]]:
     # Nor these, because the channels of the problem are a multiple of 16 bytes.
     by_name["folded-mma"] = replace(by_name["elements-mma"], folded=True)
     by_name["cp_async-words"] = replace(by_name["cp_async-mma"], copy_bytes=4)
-    for family in FAMILIES.values():
+    largest: dict[str, Variant | WeightGrad] = {**by_name}
+    for dtype in ("bfloat16", "float32"):
+        for gradient in wgrad_variants(dtype):
+            largest.setdefault(family_name(gradient), gradient)
+    families: list[Family | GradFamily] = [*FAMILIES.values(), *GRADIENTS.values()]
+    for family in families:
         for target in targets(family):
             number = int(target.strip("sm_a"))
-            yield f"{family.name} {target}", by_name[family.name], KNOWN[number].cc
+            yield f"{family.name} {target}", largest[family.name], KNOWN[number].cc
 
 
 def problem(dtype: str, filters: int = 256, groups: int = 1) -> Problem:
@@ -117,13 +132,12 @@ def narrow_variant(family: str, case: str) -> Variant:
     return replace(best.variant, biased=True, residual=True)
 
 
-def compiled(v: Variant, cc: tuple[int, int, str]) -> Any:
+def compiled(v: Variant | WeightGrad, cc: tuple[int, int, str]) -> Any:
     """The linked kernel."""
     from implicit_conv.kernels.gpu.blob import signature
     from implicit_conv.kernels.gpu.compile import compile_kernel
-    from implicit_conv.kernels.gpu.fprop import make_fprop
 
-    return compile_kernel(make_fprop(v), signature(), cc, v.threads, v.bound)
+    return compile_kernel(kernel_of(v), signature(), cc, v.threads, v.bound)
 
 
 def counts(kernel: Any) -> dict[str, Any]:
@@ -144,10 +158,10 @@ def counts(kernel: Any) -> dict[str, Any]:
 
 
 def first_targets() -> Iterator[tuple[str, Variant, tuple[int, int, str]]]:
-    """`kernels` on the first target of each family."""
+    """`kernels` of convolutions on the first target of each family."""
     seen = set()
     for name, v, cc in kernels():
-        if v not in seen:
+        if isinstance(v, Variant) and v not in seen:
             seen.add(v)
             yield name, v, cc
 

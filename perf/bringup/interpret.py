@@ -14,14 +14,16 @@ import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
 from implicit_conv import ptx
-from implicit_conv.gpu.plan.candidate import Choice
+from implicit_conv.gpu.cuda.cubin import AnyVariant, kernel_of
+from implicit_conv.gpu.plan.candidate import UNBOUNDED, Choice
 from implicit_conv.gpu.plan.layout import buffers, region_names
-from implicit_conv.gpu.plan.maps import activation_map, filter_map
+from implicit_conv.gpu.plan.maps import activation_map, filter_map, wgrad_maps
+from implicit_conv.gpu.plan.wgrad import WgradChoice
+from implicit_conv.gpu.run import wgrad
 from implicit_conv.gpu.run.launch import NOWHERE, DeviceArray, arguments
 from implicit_conv.kernels.gpu.call import pack
 from implicit_conv.kernels.gpu.sizes import VECTOR_BYTES
-from implicit_conv.kernels.gpu.variant import Variant
-from implicit_conv.problem.options import contiguous_strides
+from implicit_conv.problem.options import ITEMSIZES, contiguous_strides
 from perf.bringup.emulated import encoded
 
 Array = npt.NDArray[Any]
@@ -32,11 +34,9 @@ class WriteError(Exception):
 
 
 @functools.cache
-def ptx_of(v: Variant, cc: tuple[int, int, str], lineinfo: bool = False) -> str:
+def ptx_of(v: AnyVariant, cc: tuple[int, int, str], lineinfo: bool = False) -> str:
     """The PTX of a variant's kernel; needs the compilers, but no GPU."""
-    from implicit_conv.kernels.gpu.fprop import make_fprop
-
-    return kernel_ptx(make_fprop(v), cc, v.threads, v.bound, lineinfo)
+    return kernel_ptx(kernel_of(v), cc, v.threads, v.bound, lineinfo)
 
 
 def kernel_ptx(
@@ -51,6 +51,48 @@ def kernel_ptx(
     from implicit_conv.kernels.gpu.compile import compile_ptx
 
     return compile_ptx(kernel, signature(), cc, threads, resident, lineinfo)
+
+
+def interpret_wgrad(
+    choice: WgradChoice,
+    kernels: tuple[Any, Any],
+    x: Array,
+    dy: Array,
+    *,
+    gap: int = 0,
+    **options: Any,
+) -> Array:
+    """dw of `choice` for C-contiguous arrays in the view's layouts; parameters as of `interpret`.
+
+    `kernels` are those that sum and that add splits. Both must write each byte of their result.
+    """
+    memory, view, size = ptx.Memory(), choice.view, ITEMSIZES[choice.out_dtype]
+    x_at, dy_at = _put(memory, x, 0, gap), _put(memory, dy, 0, gap)
+    out = np.full(view.weight_shape, -1, f"i{size}")
+    sums = np.full(choice.workspace_bytes // 4, np.nan, np.float32)
+    at, dw_at = memory.put(sums), _put(memory, out)
+    call = wgrad.arguments(choice, x_at, dy_at, dw_at, at)
+    maps: tuple[bytes | None, bytes | None] = (None, None)
+    if choice.variant.producer == "tma":
+        first, second = wgrad_maps(choice.view, choice.variant, call.x, call.y)
+        maps = encoded(memory, first.arguments), encoded(memory, second.arguments)
+    launches = zip(choice.launches, kernels, (at, dw_at.address), strict=True)
+    for (v, blocks, shared), kernel, written in launches:
+        launch = ptx.Launch(
+            kernel,
+            parameters=pack(*maps, call, choice.geometry, UNBOUNDED),
+            memory=memory,
+            grid=(blocks, 1, 1),
+            block=(v.threads, 1, 1),
+            shared_bytes=shared,
+            **options,
+        ).run()
+        times = launch.written.get(written, np.zeros(1, np.uint8))
+        if (times != 1).any():
+            raise WriteError(f"bytes were written {np.unique(times).tolist()} times")
+    (found,) = (buffer.data for buffer in memory.buffers if buffer.address == dw_at.address)
+    kind = np.float32 if size == 4 else np.uint16
+    return np.ascontiguousarray(found).view(kind).reshape(view.weight_shape)
 
 
 def interpret(
