@@ -319,7 +319,7 @@ X, DY, SHAPE = np.ones((1, 4, 6, 6), "f4"), np.ones((1, 8, 4, 4), "f4"), (8, 4, 
         ((X, DY.astype("f8"), SHAPE), {}, ic.DTypeError, r"dy is float64.*dy.astype\('float32'\)"),
         ((X.astype("i4"), DY.astype("i4"), SHAPE), {}, ic.DTypeError, "convert it to one of"),
         ((X, DY, X), {}, TypeError, "must be a shape, not an array"),
-        ((X, DY, SHAPE), {"device": "cuda"}, ic.PlanError, "device='cpu'"),
+        ((X, DY, SHAPE), {"device": "gpu"}, ic.PlanError, "device .gpu. is none of None"),
         ((X, DY, SHAPE), {"precision": "exact"}, ic.PlanError, "precision 'exact'"),
         ((X, DY, SHAPE), {"layout": []}, TypeError, "layout"),
         ((X, DY, SHAPE), {"out": np.zeros((8, 4, 3, 2), "f4")}, ic.ShapeError, "out has shape"),
@@ -340,6 +340,6 @@ class OnGpu:
         return {"shape": X.shape, "typestr": "<f4", "data": (0, False), "version": 3}
 
 
-def test_arrays_on_a_gpu_are_refused():
-    with pytest.raises(ic.PlanError, match="conv2d_weight_grad is computed on the CPU"):
-        ic.conv2d_weight_grad(OnGpu(), OnGpu(), SHAPE)
+def test_arrays_on_a_gpu_with_three_axes_are_refused():
+    with pytest.raises(ic.PlanError, match="conv3d_weight_grad is computed on the CPU"):
+        ic.conv3d_weight_grad(OnGpu(), OnGpu(), (8, 4, 3, 3, 3))

@@ -11,14 +11,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from implicit_conv import conv2d_weight_grad
 from implicit_conv.arrays.arrays import numpy_dtype
 from implicit_conv.gpu.cuda import cubin as load
 from implicit_conv.gpu.cuda import driver, transfer
 from implicit_conv.kernels.geometry import CLAMP, Geometry
 from implicit_conv.kernels.gpu.call import Call, Limits
 from implicit_conv.kernels.gpu.sizes import MAP_BYTES, VECTOR_BYTES
+from implicit_conv.kernels.gpu.wgrad_variant import SplitSum, WeightGrad
 from implicit_conv.problem import reference
-from implicit_conv.problem.options import PADDING_MODES
+from implicit_conv.problem.options import PADDING_MODES, contiguous_strides
 from implicit_conv.process import cache
 
 STREAM = 77
@@ -107,11 +109,66 @@ class Recorder:
         where = ctypes.cast(parameters, ctypes.POINTER(ctypes.c_void_p))[0]
         size = sum(len(kind._fields) * np.dtype(dtype).itemsize for kind, dtype in PARTS)
         self.blob = ctypes.string_at(where, 2 * MAP_BYTES + size)
-        dtype = self.entries[int(function)]
+        dtype, v = self.entries[int(function)], self.kernels[int(function)]
         if dtype.startswith(FILTERS):
             self.copy_filters(int(dtype.removeprefix(FILTERS)))
-        if dtype in self.convolved:
-            self.convolve(numpy_dtype(dtype), self.kernels[int(function)])
+        if dtype not in self.convolved:
+            return
+        if isinstance(v, WeightGrad):
+            self.sum_splits(numpy_dtype(dtype), v)
+        elif isinstance(v, SplitSum):
+            self.add_splits(numpy_dtype(dtype), v)
+        else:
+            self.convolve(numpy_dtype(dtype), v)
+
+    def sums(self, v):
+        """The sums of a weight gradient's splits, in memory; channels are padded."""
+        call, g, *_ = self.launched()
+        columns = -(-g.C // v.unit) * v.unit
+        shape = call.splits, g.groups * g.K, g.R, g.S, columns
+        whole = np.zeros(shape, np.float32)
+        if call.splits:
+            whole = self.array(call.residual, shape, contiguous_strides(shape, 4), np.float32)
+        return call, g, whole
+
+    def sum_splits(self, dtype, v):
+        """Write the sums of each split of the pixels, by the CPU."""
+        call, g, sums = self.sums(v)
+        x_shape, y_shape = (g.N, g.H, g.W, g.groups * g.C), (g.N, g.P, g.Q, g.groups * g.K)
+        x = self.array(call.x, x_shape, (call.x_n, call.x_h, call.x_w, call.x_c), dtype)
+        dy = self.array(call.y, y_shape, (call.y_n, call.y_p, call.y_q, call.y_k), dtype)
+        if x is None or dy is None or sums is None:
+            return
+        if v.producer == "cp_async":
+            assert call.x % VECTOR_BYTES == call.x_w % VECTOR_BYTES == 0
+            assert call.y % VECTOR_BYTES == call.y_q % VECTOR_BYTES == 0
+        high = (
+            (g.P - 1) * g.stride_h + (g.R - 1) * g.dilation_h + 1 - g.H - g.pad_h,
+            (g.Q - 1) * g.stride_w + (g.S - 1) * g.dilation_w + 1 - g.W - g.pad_w,
+        )
+        pixels = np.arange(call.rows).reshape(g.N, g.P, g.Q, 1) // (call.k_blocks * v.tile_k)
+        assert pixels.max() == call.splits - 1
+        for split, part in enumerate(sums):
+            part[...] = 0
+            part[..., : g.C] = conv2d_weight_grad(
+                x.astype(np.float32),
+                np.where(pixels == split, dy.astype(np.float32), np.float32(0)),
+                (g.groups * g.K, g.R, g.S, g.C),
+                stride=(g.stride_h, g.stride_w),
+                dilation=(g.dilation_h, g.dilation_w),
+                padding=((g.pad_h, high[0]), (g.pad_w, high[1])),
+                groups=g.groups,
+                layout="NHWC",
+                weight_layout="KRSC",
+                device="cpu",
+            )
+
+    def add_splits(self, dtype, v):
+        call, g, sums = self.sums(v)
+        strides = call.w_k, call.w_r, call.w_s, call.w_c
+        dw = self.array(call.w, (g.groups * g.K, g.R, g.S, g.C), strides, dtype)
+        if dw is not None and sums is not None:
+            dw[...] = sums.sum(0)[..., : g.C]
 
     def copy_filters(self, itemsize):
         """Write to y what the kernel that copies a filter for stride phases would."""

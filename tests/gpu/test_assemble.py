@@ -301,6 +301,9 @@ CHOICES = {
     "gmem.from_float": [("float16",), ("bfloat16",), ("float32",)],
     "smem.copy_words": [(4,), (8,)],
     "smem.load_quads": [(3, 256)],
+    "smem.load_columns": [(4, 32, 128)],
+    "smem.ldmatrix_trans": [(2,)],
+    "gmem.store_tiles": [(4,)],
     "smem.ldmatrix": [(2, 2048)],
     "smem.store_tiles": [(4, 144)],
     "vector.load": [(2,), (4,), (8,), (16,)],
@@ -308,6 +311,7 @@ CHOICES = {
     "mma.multiply": [("bfloat16", 2, 4), ("float16", 1, 2)],
     "mma.multiply_float": [(1, 2)],
     "mma.wgmma": [
+        ("bfloat16", 128, 4, True, True),
         *((d, n, 4, False) for d in ("bfloat16", "float16") for n in (64, 256)),
         *(("bfloat16", n, 2, True) for n in (64, 128, 256)),
     ],

@@ -9,6 +9,7 @@ from implicit_conv import plan_conv2d
 from implicit_conv.gpu.plan import families
 from implicit_conv.gpu.plan.families import (
     FAMILIES,
+    GRADIENTS,
     HARDWARE,
     NOT_RUN,
     family_name,
@@ -54,8 +55,8 @@ def test_info_prints_the_ladder(capsys):
 
 
 def test_every_family_has_one_name_and_one_least_target():
-    assert list(dict.fromkeys(rung.family for rung in ladder())) == list(FAMILIES)
-    for family in FAMILIES.values():
+    assert list(dict.fromkeys(rung.family for rung in ladder())) == [*FAMILIES, *GRADIENTS]
+    for family in (*FAMILIES.values(), *GRADIENTS.values()):
         assert {v.target for v in family.variants} == {family.target}
         assert {family_name(v) for v in family.variants} == {family.name}
         assert family.target in TARGETS
@@ -83,7 +84,8 @@ def test_explain_tells_each_rung_of_the_table(device):
 
 
 def test_nothing_is_claimed_of_hardware_without_a_run():
-    """Only on sm_90a has anything run, and there each family but the youngest."""
+    """Only on sm_90a has anything run, and there each family but the youngest ones."""
     ran = {(rung.family, rung.target) for rung in ladder() if rung.hardware != NOT_RUN}
     able = {(rung.family, rung.target) for rung in ladder() if rung.target == "sm_90a"}
-    assert ran == set(HARDWARE) == able - {("cp_async-words", "sm_90a")}
+    young = {(name, "sm_90a") for name in ("cp_async-words", *GRADIENTS)}
+    assert ran == set(HARDWARE) == able - young

@@ -71,12 +71,16 @@ def test_tiles_of_production_equal_oracle():
     check_problems("tiles", count=20, limit=CRASHES)
 
 
+def test_weight_gradients_equal_the_cpu():
+    check_problems("weight_gradients", count=20, limit=CRASHES)
+
+
 def test_layers_of_a_network():
     check("layers")
 
 
 def test_input_gradients_equal_the_cpu():
-    check("gradients")
+    check("input_gradients")
 
 
 def test_arrays_of_other_libraries():

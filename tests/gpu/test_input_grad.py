@@ -34,8 +34,8 @@ from implicit_conv.gpu.run import phases as run_phases
 from implicit_conv.kernels.gpu.sizes import COPY_WARPS, WARP
 from implicit_conv.operators import dispatch
 from implicit_conv.ptx.memory.global_memory import Buffer
-from implicit_conv.testing.gpu import check_gradients
-from implicit_conv.testing.gpu.check_gradients import CASES, layer, options_of
+from implicit_conv.testing.gpu import check_input_gradients
+from implicit_conv.testing.gpu.check_input_gradients import CASES, layer, options_of
 from perf.bringup.emulated import encoded
 from perf.bringup.interpret import kernel_ptx, ptx_of
 from perf.bringup.sass import tool
@@ -49,7 +49,7 @@ FILTERS = "phase filters "
 @functools.cache
 def gradient(case, dtype="float32", seed=0):
     """(dy, w, dx by the CPU) in N, C, H, W of integers."""
-    return check_gradients.gradient(case, numpy_dtype(dtype), seed)
+    return check_input_gradients.gradient(case, numpy_dtype(dtype), seed)
 
 
 @pytest.fixture
@@ -485,9 +485,9 @@ def test_what_gpus_do_not_compute(recorder, placed):
 
 def test_the_check_of_a_real_gpu(recorder, monkeypatch):
     """It is right on the recorded driver, and notices filters that are not turned."""
-    assert list(check_gradients.check_gradients()) == []
+    assert list(check_input_gradients.check_input_gradients()) == []
     monkeypatch.setattr(type(recorder), "copy_filters", lambda *_: None)
-    assert len(list(check_gradients.check_gradients())) == 4 * len(CASES)
+    assert len(list(check_input_gradients.check_input_gradients())) == 4 * len(CASES)
 
 
 @pytest.mark.skipif(not COMPILERS, reason="needs pip install '.[cu13,assemble]' in a checkout")
