@@ -1,14 +1,15 @@
-"""Convolutions of tensors on a GPU: ours where it was measured to be faster than torch's kernel.
+"""Convolutions of tensors on a GPU, and their gradients: ours where it was measured to be faster
+than torch's kernel.
 
-What is not served, or was not measured to be faster, runs torch's own ``aten::convolution``, which
-chooses a kernel of cuDNN by torch's settings. Gradients are torch's own.
+What is not served, or was not measured to be faster, runs torch's own operator, which chooses a
+kernel of cuDNN by torch's settings.
 """
 
 from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,7 +17,6 @@ import torch
 
 from implicit_conv.cpu.machine.times import Table, Times, size_name
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
-from implicit_conv.operators import conv
 from implicit_conv.operators.dispatch import make_plan
 from implicit_conv.operators.on_gpu import device_arch, see_tensor, version
 from implicit_conv.operators.plan import Plan
@@ -24,21 +24,25 @@ from implicit_conv.process.cache import CALLS, keep_recent, older_call
 from implicit_conv.settings import current
 from implicit_conv.torch.first_calls import REFUSED
 from implicit_conv.torch.measured import differs, ours_is_faster
-from implicit_conv.torch.steps import LOG, REFUSAL, Window
+from implicit_conv.torch.steps import LOG, OPERATORS, REFUSAL, Window
 
 ROUNDS = 3  # pairs of calls that are timed, in turn
-OPERATORS = {1: conv.CONV1D, 2: conv.CONV2D}  # by the number of spatial axes
+RANKS = 1, 2  # numbers of spatial axes
+OF_SHAPE = {"input_shape": "conv{}d_input_grad", "weight_shape": "conv{}d_weight_grad"}
 RULES = "CUDA events, results compared"  # what a race is: times of others are not read
 DTYPES = torch.float16, torch.bfloat16, torch.float32
 LOCK = threading.RLock()  # held while calls are measured
 TORCHS: Any = torch.library.get_kernel("aten::convolution", "Undefined")
+TORCHS_BACKWARD: Any = torch.library.get_kernel("aten::convolution_backward", "Undefined")
 
 Call = Callable[[], Any]
 
 
 class Operands(NamedTuple):
-    """The tensors of y = conv(x, w) + bias + residual. `pairs` is a function that gives the scale
-    of each filter and its bias, in float32, in place of the bias.
+    """The tensors of y = conv(x, w) + bias + residual, or of a gradient the two that it is of.
+
+    `pairs` is a function that gives the scale of each filter and its bias, in float32, in place of
+    the bias.
     """
 
     x: Any
@@ -49,7 +53,7 @@ class Operands(NamedTuple):
 
 
 class Step:
-    """Convolutions of tensors of one kind on a GPU, with results like `y`."""
+    """An operator on tensors of one kind on a GPU, with results like `y`."""
 
     def __init__(self, plan: Plan, y: Any) -> None:
         self.plan = plan
@@ -58,7 +62,7 @@ class Step:
         self._new = partial(torch.empty_strided, *sizes, dtype=y.dtype, device=y.device)
 
     def __call__(
-        self, x: Any, w: Any, bias: Any, residual: Any = None, pairs: Call | None = None
+        self, x: Any, w: Any, bias: Any = None, residual: Any = None, pairs: Call | None = None
     ) -> Any:
         """The result, on the stream that torch works on. No gradients are recorded."""
         y = self._new()
@@ -93,6 +97,42 @@ def convolution(
     return computed(key, Operands(x, w, bias), window, window.options, theirs)
 
 
+def backward(
+    switch: Any, keys: Any, dy: Any, x: Any, w: Any, bias_sizes: Any, *sizes: Any
+) -> tuple[Any, Any, Any]:
+    """``aten::convolution_backward`` of tensors on a GPU: the gradients of (x, w, bias), or None of
+    each that the mask, the last of `sizes`, does not ask for.
+    """
+    window, mask = Window.of(sizes, switch.precision), [*sizes[-1]]
+
+    def theirs(*asked: bool) -> Any:
+        return torchs_backward(keys, dy, x, w, bias_sizes, [*sizes[:-1], asked])
+
+    state = kind_of(dy), kind_of(x), kind_of(w), window, current().key, switch.choose, flags()
+    shapes = {"input_shape": tuple(x.shape)}, {"weight_shape": tuple(w.shape)}
+    given = ("dx", Operands(dy, w), shapes[0]), ("dw", Operands(x, dy), shapes[1])
+    found: list[Any] = [None, None, None]
+    for number, (name, operands, shape) in enumerate(given):
+        if mask[number]:
+            asked = [number == 0, number == 1, False]
+
+            def alone(asked: Sequence[bool] = asked, number: int = number) -> Any:
+                return theirs(*asked)[number]
+
+            options, key = window.options | shape, ("cuda", name, *state)
+            step, first = chosen(key, operands, window, options, alone)
+            found[number] = first if step in (None, REFUSED) else step(*operands)
+    asked = [each and own is None for each, own in zip(mask, found, strict=True)]
+    rest = theirs(*asked) if any(asked) else found
+    dx, dw, db = (a if b is None else b for a, b in zip(rest, found, strict=True))
+    return dx, dw, db
+
+
+def torchs_backward(keys: Any, dy: Any, x: Any, w: Any, bias_sizes: Any, sizes: Any) -> Any:
+    """The gradients by torch's own kernels."""
+    return TORCHS_BACKWARD.call_boxed(keys, dy, x, w, bias_sizes, *sizes)
+
+
 def torchs_convolution(keys: Any, x: Any, w: Any, bias: Any, sizes: Any) -> Any:
     """The convolution by torch's own kernel, which reads torch's settings."""
     return TORCHS.call_boxed(keys, x, w, bias, *sizes)
@@ -110,21 +150,30 @@ def computed(
     options : dict of str
         Those of the plan.
     """
+    step, y = chosen(key, given, window, options, theirs)
+    if step in (None, REFUSED):
+        return theirs() if y is None else y
+    return step(*given)
+
+
+def chosen(
+    key: Any, given: Operands, window: Window, options: dict[str, Any], theirs: Call
+) -> tuple[Any, Any]:
+    """(the step for a key, or REFUSED, or None where a call cannot tell; the result of `theirs` if
+    it ran for that), as of `computed`.
+    """
     step = CALLS.get(key) or older_call(key)
-    if step is REFUSED:
-        return theirs()
     if step is not None:
-        return step(*given)
+        return step, None
     with torch.cuda.device_of(given.x):  # whose stream the events are of
         y = theirs()  # whose errors are torch's
         if torch.cuda.is_current_stream_capturing():  # where nothing can be measured
-            return y
+            return None, y
         with LOCK:
             step = _chosen(key, given, window, options, y, theirs)
-            if step is None:
-                return y
-            keep_recent(key, step)
-    return y if step is REFUSED else step(*given)
+            if step is not None:
+                keep_recent(key, step)
+    return step, y
 
 
 def kind_of(tensor: Any) -> tuple[Any, ...]:
@@ -184,7 +233,7 @@ def _raced(
         return REFUSED
     if not y.isfinite().all():  # no comparison would show a difference
         return None
-    step = Step(_plan(given.x, given.w, window, options), y)
+    step = Step(_plan(given, window, options), y)
     ours = partial(step, *given)
     if differs(ours(), y):
         LOG.warning(REFUSAL, "ours differs by more than rounding")
@@ -204,7 +253,7 @@ def _reason(given: Operands, window: Window) -> str:
     tensors = [tensor for tensor in given[:4] if tensor is not None]
     rank = w.dim() - 2
     rules = {
-        "a GPU computes signals and images alone": rank in OPERATORS and x.dim() == rank + 2,
+        "a GPU computes signals and images alone": rank in RANKS and x.dim() == rank + 2,
         "transposed convolutions run on CPUs alone": not window.transposed,
         f"tensors are not all of one of {', '.join(map(str, DTYPES))}": x.dtype in DTYPES
         and {t.dtype for t in tensors} == {x.dtype},
@@ -216,15 +265,20 @@ def _reason(given: Operands, window: Window) -> str:
     return next((rule for rule, holds in rules.items() if not holds), "")
 
 
-def _plan(x: Any, w: Any, window: Window, options: dict[str, Any]) -> Plan:
-    """The plan for tensors like these on their GPU."""
+def _plan(given: Operands, window: Window, options: dict[str, Any]) -> Plan:
+    """The plan for tensors like these on their GPU: that of a gradient, if the options have the
+    shape of one.
+    """
+    name = next((OF_SHAPE[each] for each in OF_SHAPE if each in options), "conv{}d")
+    operator = OPERATORS[name.format(given.w.dim() - 2)]
+    pairs = zip(operator.names, given, strict=False)
+    shapes: dict[str, Any] = {f"{name}_shape": tuple(each.shape) for name, each in pairs}
     return make_plan(
-        OPERATORS[w.dim() - 2],
-        dtype=str(x.dtype).removeprefix("torch."),
-        x_shape=tuple(x.shape),
-        w_shape=tuple(w.shape),
+        operator,
+        dtype=str(given.x.dtype).removeprefix("torch."),
         precision=window.precision,
-        device=f"cuda:{x.device.index}",
+        device=f"cuda:{given.x.device.index}",
+        **shapes,
         **options,
     )
 

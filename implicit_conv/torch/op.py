@@ -89,9 +89,11 @@ class ConvolutionPass:
     """
 
     def __call__(self, graph: Any) -> None:
-        """Put this package's operators in the place of torch's, where tensors are on the CPU."""
+        """Put this package's operators in the place of torch's, where it has kernels for the device
+        of all tensors.
+        """
         for node in graph.nodes:
-            if node.op == "call_function" and node.target in OURS and _is_on_cpu(node):
+            if node.op == "call_function" and node.target in OURS and _is_served(node):
                 node.target = OURS[node.target]
 
     def uuid(self) -> str:
@@ -99,9 +101,10 @@ class ConvolutionPass:
         return f"implicit_conv {Path(__file__).read_text('utf-8')}"
 
 
-def _is_on_cpu(node: Any) -> bool:
+def _is_served(node: Any) -> bool:
     tensors = [argument.meta.get("val") for argument in node.all_input_nodes]
-    return all(getattr(tensor, "device", None) == torch.device("cpu") for tensor in tensors)
+    devices = {getattr(tensor, "device", None) for tensor in tensors}
+    return len(devices) == 1 and getattr(devices.pop(), "type", "").upper() in override.REGISTERED
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

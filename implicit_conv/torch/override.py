@@ -131,6 +131,14 @@ def _convolution_on_gpu(*given: Any) -> Any:
     return cuda.convolution(SWITCH, *given)
 
 
+def _backward_on_gpu(*given: Any) -> Any:
+    """``aten::convolution_backward`` on a GPU, as `_convolution_on_gpu`."""
+    if in_function_mode():
+        with torch._C.DisableTorchFunction():
+            return cuda.backward(SWITCH, *given)
+    return cuda.backward(SWITCH, *given)
+
+
 def by_time(window: Window, state: tuple[Any, ...]) -> bool:
     """Whether the faster one of our kernel and torch's is to run. In a forked child ours runs where
     it can: torch's own may hang there on several threads.
@@ -184,8 +192,9 @@ KERNELS: dict[str, Any] = {
     "_convolution": _FORWARD,
     "convolution_backward": _backward,
 }
-ON_GPU = {"convolution": _convolution_on_gpu}  # its gradients are torch's own
-for _kernel in (_convolution, _backward, _convolution_on_gpu, cuda.convolution):
+ON_GPU = {"convolution": _convolution_on_gpu, "convolution_backward": _backward_on_gpu}
+ENTRIES = _convolution, _backward, _convolution_on_gpu, _backward_on_gpu
+for _kernel in (*ENTRIES, cuda.convolution, cuda.backward):
     _hide_from_dynamo(_kernel)
 # AMD's GPUs have the key of NVIDIA's.
 REGISTERED = {"CPU": KERNELS} | ({"CUDA": ON_GPU} if torch.version.hip is None else {})

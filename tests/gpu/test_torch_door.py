@@ -81,6 +81,66 @@ def test_the_faster_kernel_runs_in_every_repetition(card, name, seconds, bias):
     assert card.measured == len(kinds) * 2 * cuda.ROUNDS
 
 
+GRADIENTS = {  # spatial axes, arguments of `tensors`, and of `sizes`
+    "channels last": (2, {}, {"stride": 2}),
+    "planes": (2, {"formats": (PLAIN, PLAIN)}, {"dilation": 2, "padding": 2}),
+    "groups": (2, {"w": (8, 8, 3, 3)}, {"groups": 2}),
+    "taps that none reads": (2, {"w": (8, 16, 1, 1)}, {"stride": 3, "padding": 0}),
+    "signals": (1, {"x": (2, 16, 9), "w": (8, 16, 3), "formats": (PLAIN, PLAIN)}, {}),
+}
+MASKS = (True, True, True), (True, False, False), (False, True, True), (False, False, True)
+
+
+def gradients(dy, x, w, *rest):
+    return override._backward_on_gpu(None, dy, x, w, *rest)
+
+
+@pytest.mark.parametrize("seconds", [OURS, THEIRS], ids=["ours", "theirs"])
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients_are_right_in_every_repetition(card, name, seconds):
+    """As of convolutions, with all masks in turn."""
+    card.seconds, kept, (rank, shapes, options) = seconds, [], GRADIENTS[name]
+    window = sizes(rank=rank, **options)
+    for run in range(1, max(RUNS) + 1):
+        for dtype in cuda.DTYPES:
+            x, w, bias = tensors(card, dtype, **shapes)
+            with torch.no_grad():
+                y = expected(x, w, None, *window)
+            form = LAST if "formats" not in shapes else PLAIN
+            values = torch.randint(-1, 2, y.shape).to(dtype)
+            dy = card.on_gpu(values.contiguous(memory_format=form))
+            kept += x, w, dy
+            if run not in (*RUNS, 5):
+                gradients(dy, x, w, [len(bias)], *window, MASKS[run % len(MASKS)])
+                continue
+            plain = [t.as_subclass(torch.Tensor) for t in (dy, x, w)]
+            for mask in MASKS:
+                card.ran.clear()
+                found = gradients(dy, x, w, [len(bias)], *window, mask)
+                own = torch.ops.aten.convolution_backward.default(*plain, [8], *window, mask)
+                wide = [t.double() for t in plain]
+                exact = torch.ops.aten.convolution_backward.default(*wide, [8], *window, mask)
+                for y, their, value, asked in zip(found, own, exact, mask, strict=True):
+                    if asked:  # torch returns some that nobody asked for
+                        assert (y.dtype, y.stride()) == (dtype, their.stride())
+                        assert torch.equal(y.as_subclass(torch.Tensor).double(), value)
+                if run == 5:
+                    ours = sum(mask[:2]) if seconds is OURS else 0
+                    rest = [*mask] if seconds is THEIRS else [mask[2]]
+                    assert sorted(card.ran) == ["ours"] * ours + ["theirs"] * any(rest)
+    assert card.measured == len(cuda.DTYPES) * 2 * 2 * cuda.ROUNDS
+
+
+def test_gradients_of_what_is_not_served_are_torchs(card):
+    x, w, _ = tensors(card, w=(16, 8, 3, 3), bias=False)
+    dy = card.on_gpu(torch.ones(2, 8, 9, 8).half())
+    for _ in range(3):
+        card.ran.clear()
+        dx, dw, db = gradients(dy, x, w, None, *sizes(transposed=True), (True, True, False))
+        assert (dx.shape, dw.shape, db) == (x.shape, w.shape, None)
+    assert card.ran == ["theirs"]
+
+
 def shifted(tensor):
     """The same values one element further, where nothing can be read 16 bytes at a time."""
     memory = torch.zeros(tensor.numel() + 1, dtype=tensor.dtype)[1:]
