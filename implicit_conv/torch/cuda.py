@@ -28,7 +28,6 @@ from implicit_conv.torch.steps import LOG, OPERATORS, REFUSAL, Window
 
 ROUNDS = 3  # pairs of calls that are timed, in turn
 RANKS = 1, 2  # numbers of spatial axes
-OF_SHAPE = {"input_shape": "conv{}d_input_grad", "weight_shape": "conv{}d_weight_grad"}
 RULES = "CUDA events, results compared"  # what a race is: times of others are not read
 DTYPES = torch.float16, torch.bfloat16, torch.float32
 LOCK = threading.RLock()  # held while calls are measured
@@ -50,6 +49,23 @@ class Operands(NamedTuple):
     bias: Any = None
     residual: Any = None
     pairs: Call | None = None
+
+
+class Operation(NamedTuple):
+    """An operator of two tensors, by its name for any number of axes, and the options of plans."""
+
+    name: str
+    options: dict[str, Any]
+    is_strict: bool
+
+    @classmethod
+    def of(cls, window: Window, **own: Any) -> Operation:
+        """The convolution, or the transposed one, with its `own` options besides."""
+        name, options = "conv{}d", window.options | own
+        if window.transposed:
+            name = "conv_transpose{}d"
+            options["output_padding"] = window.output_padding
+        return cls(name, options, window.precision == "strict")
 
 
 class Step:
@@ -94,7 +110,7 @@ def convolution(
     kinds = kind_of(x), kind_of(w), None if bias is None else kind_of(bias)
     key = "cuda", kinds, window, current().key, switch.choose, flags()
     theirs = partial(torchs_convolution, keys, x, w, bias, sizes)
-    return computed(key, Operands(x, w, bias), window, window.options, theirs)
+    return computed(key, Operands(x, w, bias), partial(Operation.of, window), theirs)
 
 
 def backward(
@@ -109,23 +125,39 @@ def backward(
         return torchs_backward(keys, dy, x, w, bias_sizes, [*sizes[:-1], asked])
 
     state = kind_of(dy), kind_of(x), kind_of(w), window, current().key, switch.choose, flags()
-    shapes = {"input_shape": tuple(x.shape)}, {"weight_shape": tuple(w.shape)}
-    given = ("dx", Operands(dy, w), shapes[0]), ("dw", Operands(x, dy), shapes[1])
     found: list[Any] = [None, None, None]
-    for number, (name, operands, shape) in enumerate(given):
+    convolved = (dy, x) if window.transposed else (x, dy)
+    gradients = (
+        (Operands(dy, w), partial(_of_x, window, x)),
+        (Operands(*convolved), partial(_of_w, window, w)),
+    )
+    for number, (operands, operation) in enumerate(gradients):
         if mask[number]:
             asked = [number == 0, number == 1, False]
 
             def alone(asked: Sequence[bool] = asked, number: int = number) -> Any:
                 return theirs(*asked)[number]
 
-            options, key = window.options | shape, ("cuda", name, *state)
-            step, first = chosen(key, operands, window, options, alone)
+            step, first = chosen(("cuda", number, *state), operands, operation, alone)
             found[number] = first if step in (None, REFUSED) else step(*operands)
     asked = [each and own is None for each, own in zip(mask, found, strict=True)]
     rest = theirs(*asked) if any(asked) else found
     dx, dw, db = (a if b is None else b for a, b in zip(rest, found, strict=True))
     return dx, dw, db
+
+
+def _of_x(window: Window, x: Any) -> Operation:
+    """The gradient of x, of dy and w: that of a transposed convolution is a convolution."""
+    if window.transposed:
+        return Operation.of(window._replace(transposed=False))
+    own = Operation.of(window, input_shape=tuple(x.shape))
+    return own._replace(name="conv{}d_input_grad")
+
+
+def _of_w(window: Window, w: Any) -> Operation:
+    """The gradient of w, of what it convolves and of the gradient of that convolution."""
+    own = Operation.of(window._replace(transposed=False), weight_shape=tuple(w.shape))
+    return own._replace(name="conv{}d_weight_grad")
 
 
 def torchs_backward(keys: Any, dy: Any, x: Any, w: Any, bias_sizes: Any, sizes: Any) -> Any:
@@ -138,26 +170,18 @@ def torchs_convolution(keys: Any, x: Any, w: Any, bias: Any, sizes: Any) -> Any:
     return TORCHS.call_boxed(keys, x, w, bias, *sizes)
 
 
-def computed(
-    key: Any, given: Operands, window: Window, options: dict[str, Any], theirs: Call
-) -> Any:
-    """The result of operands, by ours or by `theirs`, whichever was chosen for the key.
-
-    Parameters
-    ----------
-    key : tuple
-        Ends with how to choose, and with what `flags` returned.
-    options : dict of str
-        Those of the plan.
+def computed(key: Any, given: Operands, operation: Callable[[], Operation], theirs: Call) -> Any:
+    """The result of operands, by ours or by `theirs`, whichever was chosen for the key, a tuple
+    that ends with how to choose, and with what `flags` returned.
     """
-    step, y = chosen(key, given, window, options, theirs)
+    step, y = chosen(key, given, operation, theirs)
     if step in (None, REFUSED):
         return theirs() if y is None else y
     return step(*given)
 
 
 def chosen(
-    key: Any, given: Operands, window: Window, options: dict[str, Any], theirs: Call
+    key: Any, given: Operands, operation: Callable[[], Operation], theirs: Call
 ) -> tuple[Any, Any]:
     """(the step for a key, or REFUSED, or None where a call cannot tell; the result of `theirs` if
     it ran for that), as of `computed`.
@@ -170,7 +194,7 @@ def chosen(
         if torch.cuda.is_current_stream_capturing():  # where nothing can be measured
             return None, y
         with LOCK:
-            step = _chosen(key, given, window, options, y, theirs)
+            step = _chosen(key, given, operation(), y, theirs)
             if step is not None:
                 keep_recent(key, step)
     return step, y
@@ -195,9 +219,7 @@ def flags() -> tuple[Any, ...]:
     )
 
 
-def _chosen(
-    key: Any, given: Operands, window: Window, options: dict[str, Any], y: Any, theirs: Call
-) -> Any:
+def _chosen(key: Any, given: Operands, operation: Operation, y: Any, theirs: Call) -> Any:
     """What `_raced` returns; REFUSED where torch's kernel must run, and a warning says so once for
     each reason that is the machine's.
     """
@@ -207,7 +229,7 @@ def _chosen(
         _tell(str(error))
         return REFUSED
     try:
-        return _raced(key, given, window, options, y, theirs)
+        return _raced(key, given, operation, y, theirs)
     except (ShapeError, DTypeError, PlanError) as error:
         LOG.debug(REFUSAL, error)
     except torch.OutOfMemoryError:
@@ -217,15 +239,13 @@ def _chosen(
     return REFUSED
 
 
-def _raced(
-    key: Any, given: Operands, window: Window, options: dict[str, Any], y: Any, theirs: Call
-) -> Any:
+def _raced(key: Any, given: Operands, operation: Operation, y: Any, theirs: Call) -> Any:
     """The step that computes such operands where it was measured to take less time than `theirs`,
     whose result is `y`, or else REFUSED; None where this call cannot tell.
     """
     *_, choose, state = key
-    always = choose == "always" or window.precision == "strict"
-    reason = _reason(given, window)
+    always = choose == "always" or operation.is_strict
+    reason = _reason(given)
     if not always and any(state[2:4]):  # what a process measures must not change its bits
         reason = "deterministic algorithms are asked for"
     if reason:
@@ -233,7 +253,7 @@ def _raced(
         return REFUSED
     if not y.isfinite().all():  # no comparison would show a difference
         return None
-    step = Step(_plan(given, window, options), y)
+    step = Step(_plan(given, operation), y)
     ours = partial(step, *given)
     if differs(ours(), y):
         LOG.warning(REFUSAL, "ours differs by more than rounding")
@@ -247,14 +267,13 @@ def _raced(
     return REFUSED
 
 
-def _reason(given: Operands, window: Window) -> str:
+def _reason(given: Operands) -> str:
     """Why torch's kernel must compute this, or an empty string."""
     x, w = given[:2]
     tensors = [tensor for tensor in given[:4] if tensor is not None]
     rank = w.dim() - 2
     rules = {
         "a GPU computes signals and images alone": rank in RANKS and x.dim() == rank + 2,
-        "transposed convolutions run on CPUs alone": not window.transposed,
         f"tensors are not all of one of {', '.join(map(str, DTYPES))}": x.dtype in DTYPES
         and {t.dtype for t in tensors} == {x.dtype},
         "tensors are on several devices": {t.device for t in tensors} == {x.device},
@@ -265,21 +284,18 @@ def _reason(given: Operands, window: Window) -> str:
     return next((rule for rule, holds in rules.items() if not holds), "")
 
 
-def _plan(given: Operands, window: Window, options: dict[str, Any]) -> Plan:
-    """The plan for tensors like these on their GPU: that of a gradient, if the options have the
-    shape of one.
-    """
-    name = next((OF_SHAPE[each] for each in OF_SHAPE if each in options), "conv{}d")
-    operator = OPERATORS[name.format(given.w.dim() - 2)]
+def _plan(given: Operands, operation: Operation) -> Plan:
+    """The plan for tensors like these on their GPU."""
+    operator = OPERATORS[operation.name.format(given.w.dim() - 2)]
     pairs = zip(operator.names, given, strict=False)
     shapes: dict[str, Any] = {f"{name}_shape": tuple(each.shape) for name, each in pairs}
     return make_plan(
         operator,
         dtype=str(given.x.dtype).removeprefix("torch."),
-        precision=window.precision,
+        precision="strict" if operation.is_strict else "standard",
         device=f"cuda:{given.x.device.index}",
         **shapes,
-        **options,
+        **operation.options,
     )
 
 

@@ -184,10 +184,12 @@ class LayerFunction:
         self._w = len(images) + weights.index(layer.w)
         self._bias = len(images) + weights.index(layer.bias) if layer.bias is not None else None
         self._count = len(images) + len(weights)
-        self._kind, self._window = repr(layer), layer.window
+        self._kind = repr(layer)
         self._key: Any = None
-        own = {"padding": layer.padding, "padding_mode": layer.padding_mode}
-        self._options = layer.window.options | own | {"activation": layer.activation}
+        own: dict[str, Any] = {"activation": layer.activation}
+        if not layer.window.transposed:
+            own |= {"padding": layer.padding, "padding_mode": layer.padding_mode}
+        self._operation = partial(cuda.Operation.of, layer.window, **own)
         self._states = WeightStates([]) if last and value_of(layer.w).dtype in HALF else None
 
     def __call__(self, *operands: Any) -> Any:
@@ -203,9 +205,7 @@ class LayerFunction:
         given = cuda.Operands(x, w, None if norms else bias, residual, pairs)
         kinds = [None if each is None else cuda.kind_of(each) for each in given[:4]]
         self._key = "cuda", self._kind, *kinds, current().key, self._choose, cuda.flags()
-        return cuda.computed(
-            self._key, given, self._window, self._options, partial(self._theirs, *tensors)
-        )
+        return cuda.computed(self._key, given, self._operation, partial(self._theirs, *tensors))
 
     @property
     def runs(self) -> bool:

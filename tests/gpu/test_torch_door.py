@@ -87,6 +87,7 @@ GRADIENTS = {  # spatial axes, arguments of `tensors`, and of `sizes`
     "groups": (2, {"w": (8, 8, 3, 3)}, {"groups": 2}),
     "taps that none reads": (2, {"w": (8, 16, 1, 1)}, {"stride": 3, "padding": 0}),
     "signals": (1, {"x": (2, 16, 9), "w": (8, 16, 3), "formats": (PLAIN, PLAIN)}, {}),
+    "transposed": (2, {"w": (16, 8, 3, 3)}, {"transposed": True, "stride": 2}),
 }
 MASKS = (True, True, True), (True, False, False), (False, True, True), (False, False, True)
 
@@ -131,12 +132,83 @@ def test_gradients_are_right_in_every_repetition(card, name, seconds):
     assert card.measured == len(cuda.DTYPES) * 2 * 2 * cuda.ROUNDS
 
 
+class Convolution(torch.autograd.Function):
+    """What torch's dispatcher would call on a GPU, forward and backward."""
+
+    @staticmethod
+    def forward(ctx, x, w, bias, card, window):
+        ctx.card, ctx.window = card, window
+        ctx.save_for_backward(x, w)
+        return plain(convolved(*map(card.on_gpu, (x, w, bias)), *window))
+
+    @staticmethod
+    def backward(ctx, dy):
+        given = map(ctx.card.on_gpu, (dy, *ctx.saved_tensors))
+        found = gradients(*given, [ctx.saved_tensors[1].shape[0]], *ctx.window, [True] * 3)
+        return *map(plain, found), None, None
+
+
+def plain(tensor):
+    return tensor.as_subclass(torch.Tensor)
+
+
+@pytest.mark.filterwarnings("ignore:Input #. requires gradient and is not a double")
+@pytest.mark.parametrize("options", [{}, {"stride": 2, "padding": 0}, {"dilation": 2}])
+def test_gradients_are_those_of_small_changes(card, options):
+    """Convolutions are linear in each operand, so that float32 suffices."""
+    x, w, bias = (plain(t) + 0.25 for t in tensors(card, torch.float32, (1, 4, 6, 5), (3, 4, 2, 3)))
+    for each in (x, w, bias):
+        each.requires_grad_()
+    window = sizes(**options)
+    bounds = {"eps": 0.125, "atol": 1e-3, "rtol": 1e-3, "nondet_tol": 0.0}
+    assert torch.autograd.gradcheck(
+        lambda *given: Convolution.apply(*given, card, window), (x, w, bias), **bounds
+    )
+    assert card.ran.count("ours") > 60
+
+
+def test_a_step_of_training_is_torchs(card):
+    """Two layers, and what follows them, with gradients and new weights in each of 40 steps."""
+    torch.manual_seed(0)
+    own = [torch.randn(8, 4, 3, 3) / 6, torch.randn(8, 8, 1, 1) / 3]
+    biases, theirs = [torch.zeros(8), torch.zeros(8)], [each.clone() for each in own]
+    others = [torch.zeros(8), torch.zeros(8)]
+    windows = sizes(stride=2), sizes(padding=0)
+
+    def ours(x, w, bias, window):
+        return Convolution.apply(x, w, bias, card, window)
+
+    def torchs(x, w, bias, window):
+        return torch.ops.aten.convolution.default(x, w, bias, *window)
+
+    def step(convolution, weights, biases, x):
+        for each in (*weights, *biases):
+            each.requires_grad_()
+        for w, bias, window in zip(weights, biases, windows, strict=True):
+            x = torch.relu(convolution(x, w, bias, window))
+        loss = (x - 0.5).square().mean()
+        changes = torch.autograd.grad(loss, [*weights, *biases])
+        with torch.no_grad():
+            for each, change in zip((*weights, *biases), changes, strict=True):
+                each.sub_(0.5 * change)
+        return loss.item()
+
+    losses = []
+    for _ in range(40):
+        x = torch.randn(4, 4, 9, 8)
+        losses.append((step(ours, own, biases, x), step(torchs, theirs, others, x)))
+    assert card.ran[-8:].count("ours") == 6  # theirs are the gradients of the biases
+    for one, other in zip((*own, *biases), (*theirs, *others), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    assert losses[-1][0] < losses[0][0]
+
+
 def test_gradients_of_what_is_not_served_are_torchs(card):
-    x, w, _ = tensors(card, w=(16, 8, 3, 3), bias=False)
-    dy = card.on_gpu(torch.ones(2, 8, 9, 8).half())
+    x, w, _ = tensors(card, torch.float64, bias=False)
+    dy = card.on_gpu(torch.ones(2, 8, 9, 8).double())
     for _ in range(3):
         card.ran.clear()
-        dx, dw, db = gradients(dy, x, w, None, *sizes(transposed=True), (True, True, False))
+        dx, dw, db = gradients(dy, x, w, None, *sizes(), (True, True, False))
         assert (dx.shape, dw.shape, db) == (x.shape, w.shape, None)
     assert card.ran == ["theirs"]
 
@@ -145,6 +217,21 @@ def shifted(tensor):
     """The same values one element further, where nothing can be read 16 bytes at a time."""
     memory = torch.zeros(tensor.numel() + 1, dtype=tensor.dtype)[1:]
     return memory.as_strided(tensor.shape, tensor.stride()).copy_(tensor)
+
+
+@pytest.mark.parametrize("form", [PLAIN, LAST])
+@pytest.mark.parametrize("dtype", cuda.DTYPES)
+def test_transposed_convolutions(card, dtype, form):
+    for run in range(1, max(RUNS) + 1):
+        x, w, _ = tensors(card, dtype, w=(16, 8, 3, 3), bias=False, formats=(form, form))
+        bias = card.on_gpu(torch.randint(-1, 2, (8,)).to(dtype))
+        window = *([2, 1], [1, 2], [1, 1], True, [1, 0]), 1
+        y = convolved(x, w, bias, *window)
+        if run in RUNS:
+            want = expected(x, w, bias, *window)
+            assert torch.equal(y.as_subclass(torch.Tensor).double(), want)
+            assert y.stride() == want.stride()
+    assert card.ran[-39:] == ["ours"] * 39
 
 
 CHANGES = {  # of x, w and bias, and of the sizes after them
@@ -209,7 +296,6 @@ def test_times_are_kept_on_disk_for_this_card_and_driver(card):
 
 REFUSED = {
     "float64": ({"dtype": torch.float64}, {}),
-    "transposed": ({"w": (16, 8, 3, 3), "bias": False}, {"transposed": True}),
     "volumes": (
         {"x": (1, 2, 4, 5, 6), "w": (3, 2, 2, 2, 2), "formats": (PLAIN, PLAIN)},
         {"rank": 3},

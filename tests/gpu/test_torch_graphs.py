@@ -182,6 +182,19 @@ class Depthwise(nn.Module):
         return self.last(y * torch.sigmoid(y.mean((2, 3), keepdim=True)))
 
 
+class Transposed(nn.Module):
+    """A transposed convolution with all that follows it, and a bias of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.ConvTranspose2d(8, 16, 3, stride=2, padding=1, output_padding=1)
+        self.norm, self.second = nn.BatchNorm2d(16), nn.ConvTranspose2d(16, 16, 1)
+
+    def forward(self, x):
+        y = functional.relu(self.norm(self.first(x)))
+        return functional.relu6(self.second(y) + y)
+
+
 class Shape(nn.Module):
     """What follows depends on strides, or writes through what may be a view."""
 
@@ -212,6 +225,7 @@ MODELS = {
     "plain norms": (lambda: Block(affine=False), (2, 3, 32, 24), 3),
     "biases": (lambda: Block(bias=True, writes=False), (2, 3, 32, 24), 3),
     "signals": (Signals, (2, 8, 19), 1),
+    "transposed": (Transposed, (2, 8, 9, 8), 2),
     "depthwise": (Depthwise, (2, 16, 9, 8), 2),
     **{name: (lambda end=end: Shape(end), (2, 3, 12, 9), 1) for name, end in ENDS.items()},
 }
@@ -298,10 +312,10 @@ def test_strict_precision_runs_ours(card, device):
 
 
 def test_what_is_not_served_is_torchs(card, device):
-    model = randomize(nn.Sequential(nn.ConvTranspose2d(3, 8, 3)))
+    model = randomize(nn.Sequential(nn.Conv3d(3, 8, 3)))
     compiled = torch.compile(model.half(), backend=device())
     for _ in range(3):
-        compare(model, compiled, torch.randn(2, 3, 12, 9).half())
+        compare(model, compiled, torch.randn(2, 3, 4, 12, 9).half())
     assert set(card.ran) == {"theirs"}
 
 
