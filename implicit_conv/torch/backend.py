@@ -231,7 +231,7 @@ def _records(graph: Graph, inputs: Sequence[Any]) -> bool:
 def _computes_here(node: Node) -> bool:
     """Have a convolution that is in no region, such as one whose weights are computed, run here."""
     found = convolution(node, "standard")
-    if found is None or any(low != high for low, high in found.padding):
+    if found is None or found.is_converted or any(low != high for low, high in found.padding):
         return False
     sizes = found.window[:-1]
     node.target, node.args, node.kwargs = ours, (found.x, found.w, found.bias, *sizes), {}

@@ -175,7 +175,7 @@ class LayerFunction:
     ) -> None:
         """torch.fx calls it by its `name`. `theirs` is the same function by torch's operators,
         without the norms, among which `place` is the layer's number. With `last`, filters of 16-bit
-        elements are kept with their channels last.
+        elements are kept with their channels last, and as autocast converts them.
         """
         (layer,) = region.layers
         images, weights = region.images, region.weights
@@ -190,17 +190,18 @@ class LayerFunction:
         if not layer.window.transposed:
             own |= {"padding": layer.padding, "padding_mode": layer.padding_mode}
         self._operation = partial(cuda.Operation.of, layer.window, **own)
-        self._states = WeightStates([]) if last and value_of(layer.w).dtype in HALF else None
+        self._dtype = value_of(layer.result).dtype
+        self._last, self._states = last and self._dtype in HALF, WeightStates([])
 
     def __call__(self, *operands: Any) -> Any:
         """The result, by torch where that is faster, or where tensors are no plain ones."""
         tensors, norms = [*operands[: self._count]], operands[self._count :]
         if is_watched() or not all(map(_is_plain, tensors)):
             return self._theirs(*tensors)
-        tensors[self._w] = w = self._channels_last(tensors[self._w])
+        tensors[self._w] = w = self._filter(tensors[self._w])
         x, *residuals = (tensors[number] for number in self._read)
-        residual = residuals[0] if residuals else None
-        bias = None if self._bias is None else tensors[self._bias]
+        x, residual = x.to(self._dtype), residuals[0] if residuals else None
+        bias = None if self._bias is None else tensors[self._bias].to(self._dtype)
         pairs = partial(norms[0].of, self._place) if norms else None
         given = cuda.Operands(x, w, None if norms else bias, residual, pairs)
         kinds = [None if each is None else cuda.kind_of(each) for each in given[:4]]
@@ -212,24 +213,29 @@ class LayerFunction:
         """Whether the tensors of the last call are computed here."""
         return CALLS.get(self._key) not in (None, REFUSED)
 
-    def _channels_last(self, w: Any) -> Any:
-        """A filter with its channels last: where it has another order, a copy that is kept for this
-        stream as long as nothing writes to the filter, which a graph of CUDA would not see.
+    def _filter(self, w: Any) -> Any:
+        """A filter with the dtype of the layer and, if images have them so, with its channels last:
+        where it has others, a copy that is kept for this stream as long as nothing writes to the
+        filter, which a graph of CUDA would not see.
         """
-        states = self._states
-        if states is None or w.dim() != 4 or w.is_contiguous(memory_format=LAST):
+        turns = self._last and w.dim() == 4 and not w.is_contiguous(memory_format=LAST)
+        if not turns and w.dtype is self._dtype:
             return w
-        state = None if torch.cuda.is_current_stream_capturing() else states.of([w])
+
+        form = LAST if turns else torch.preserve_format
+
+        def pack() -> Packed:
+            made = w.to(self._dtype, memory_format=form)
+            return Packed(made, made.nbytes)
+
+        state = None if torch.cuda.is_current_stream_capturing() else self._states.of([w])
         if state is None or not state.is_settled:
-            return w.contiguous(memory_format=LAST)
-        stream = torch._C._cuda_getCurrentRawStream(w.device.index)
-        return state.filters(
-            0, stream, lambda: Packed(w.contiguous(memory_format=LAST), w.nbytes)
-        ).w
+            return w.to(self._dtype, memory_format=form)
+        return state.filters(0, torch._C._cuda_getCurrentRawStream(w.device.index), pack).w
 
 
 class Packed(NamedTuple):
-    """A filter with its channels last, and its bytes."""
+    """A filter as a layer reads it, and its bytes."""
 
     w: Any
     bytes: int

@@ -36,6 +36,7 @@ MODES = {
     "replicate": "replicate",
     "circular": "circular",
 }
+AUTOCAST = torch.float16, torch.bfloat16  # what it converts to
 DEVICES = ("cpu",) if torch.version.hip else ("cpu", "cuda")  # "cuda" is what ROCm says, too
 SUM_FUNCTIONS = operator.add, torch.add
 FRESH = {*CONVOLUTIONS, *TRANSPOSED, *LINEAR, functional.batch_norm, *SUM_FUNCTIONS}  # new tensors
@@ -97,6 +98,12 @@ class Layer:
     def is_on_gpu(self) -> bool:
         """Whether it is computed on a GPU."""
         return bool(value_of(self.w).device.type == "cuda")
+
+    @property
+    def is_converted(self) -> bool:
+        """Whether autocast converts what its convolution reads."""
+        read = [each for each in (self.x, self.w, self.bias) if each is not None]
+        return any(value_of(each).dtype != value_of(self.result).dtype for each in read)
 
     @property
     def weights(self) -> list[Node | None]:
@@ -227,17 +234,18 @@ def _linear(node: Node, precision: str) -> Layer | None:
 
 
 def _are_like(node: Node, given: dict[str, Any]) -> bool:
-    """Whether x, w, a bias and the result are dense tensors of one dtype on the CPU or on one GPU,
-    which autocast converts to no other.
+    """Whether x, w, a bias and the result are dense tensors on the CPU or on one GPU, of one dtype;
+    on a GPU also where autocast converts operands of float32 to that of the result.
     """
     x, w, bias = (value_of(given.get(name)) for name in ("input", "weight", "bias"))
     values = [x, w, value_of(node), *([] if given["bias"] is None else [bias])]
     if not all(isinstance(each, torch.Tensor) for each in values):
         return False
-    kinds = {(each.dtype, each.device, each.layout) for each in values}
-    dtype, device, layout = kinds.pop()
-    known = dtype in DTYPES and device.type in DEVICES and layout is torch.strided
-    return not kinds and known
+    (device, layout), *others = {(each.device, each.layout) for each in values}
+    dtypes, own = {each.dtype for each in values}, value_of(node).dtype
+    known = own in DTYPES and device.type in DEVICES and layout is torch.strided
+    converted = device.type == "cuda" and own in AUTOCAST and dtypes <= {own, torch.float32}
+    return known and not others and (dtypes == {own} or converted)
 
 
 def _is_padded(layer: Layer, node: Node) -> bool:

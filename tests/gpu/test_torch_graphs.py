@@ -406,3 +406,44 @@ def test_a_graph_on_the_cpu_says_that_none_is_captured(caplog):
     assert (
         "no graph of CUDA is captured of a compiled graph: its inputs are on ['cpu']" in caplog.text
     )
+
+
+@pytest.mark.parametrize("form", [PLAIN, LAST])
+@pytest.mark.parametrize("inside", [True, False])
+def test_autocast(card, device, monkeypatch, form, inside):
+    """Convolutions in 16 bits of parameters in float32, which are converted once."""
+    model, copies = randomize(Block()).to(memory_format=form), []
+    packed = cuda_layers.Packed
+    monkeypatch.setattr(cuda_layers, "Packed", lambda *of: copies.append(of) or packed(*of))
+
+    def function(x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return model(x)
+
+    function = function if inside else model
+    compiled = torch.compile(function, backend=device())
+    for run in range(1, max(RUNS) + 1):
+        x = torch.randn(2, 3, 32, 24).contiguous(memory_format=form)
+        card.ran.clear()
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            found, theirs = compiled(x), function(x)
+        for y, their in zip(found, theirs, strict=True):
+            assert (y.dtype, y.stride()) == (their.dtype, their.stride())
+            apart = torch.linalg.vector_norm(y.double() - their.double())
+            assert apart < 3e-2 * torch.linalg.vector_norm(their.double())
+        if run == 20:
+            halved(model)
+    assert card.ran == ["ours"] * 3 and len(copies) == 4
+
+
+def test_autocast_converts_filters_that_are_computed(card, device):
+    model = randomize(nn.Conv2d(3, 8, 3))
+
+    def function(x):
+        return functional.conv2d(x, model.weight * 2, model.bias)
+
+    compiled, x = torch.compile(function, backend=device()), torch.randn(1, 3, 9, 8)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        found, theirs = compiled(x), function(x)
+    assert found.dtype == theirs.dtype == torch.bfloat16
+    torch.testing.assert_close(found, theirs, rtol=2e-2, atol=2e-2)
