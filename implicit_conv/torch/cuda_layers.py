@@ -79,7 +79,10 @@ def _are_read_only(layer: Layer) -> bool:
     """Whether nothing in a graph may write to what is read of a norm before all that computes."""
     given = [each for each in (*layer.norm, layer.bias) if each is not None]
     users = (user for each in given for user in each.users)
-    return all(user.target is functional.batch_norm or is_convolution(user) for user in users)
+    return all(
+        is_convolution(user) or (user.target is functional.batch_norm and not writes(user))
+        for user in users
+    )
 
 
 def _norms(graph: fx.Graph, normed: Sequence[Layer]) -> dict[fx.Node, tuple[fx.Node, int]]:

@@ -447,3 +447,27 @@ def test_autocast_converts_filters_that_are_computed(card, device):
         found, theirs = compiled(x), function(x)
     assert found.dtype == theirs.dtype == torch.bfloat16
     torch.testing.assert_close(found, theirs, rtol=2e-2, atol=2e-2)
+class TrainedBetween(nn.Module):
+    """Trains the second norm after the first one was read."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3)
+        self.norms = nn.ModuleList([nn.BatchNorm2d(8, affine=False) for _ in range(2)])
+
+    def forward(self, x, other):
+        first, second = ((each.running_mean, each.running_var) for each in self.norms)
+        y = functional.batch_norm(self.first(x), *first)
+        functional.batch_norm(other, *second, training=True, momentum=0.5)
+        return functional.batch_norm(self.second(y), *second)
+
+
+def test_norms_that_the_graph_itself_trains_are_followed(card, device):
+    model = TrainedBetween()
+    compiled = torch.compile(copy.deepcopy(model), backend=device())
+    for mean in (0, 0, 20, 20):  # the first call, which compares, finds nothing new
+        other = torch.randn(2, 8, 100, 100)
+        other = functional.batch_norm(other, None, None, training=True) + mean
+        x = torch.randn(2, 3, 12, 9)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x, other), model(x, other), rtol=1e-3, atol=1e-3)
