@@ -15,6 +15,7 @@ import torch
 from torch import fx
 from torch.nn import functional
 
+from implicit_conv.problem.options import contiguous_strides
 from implicit_conv.process.cache import CALLS, cached_property
 from implicit_conv.settings import current
 from implicit_conv.torch import cuda
@@ -249,8 +250,12 @@ def _is_plain(tensor: Any) -> bool:
 
 
 def _are_apart(graph: fx.Graph, inside: set[fx.Node]) -> bool:
-    """Whether no result of a graph shares its memory with another value, but those `inside`."""
+    """Whether no result of a graph shares its memory with another value, but those `inside`, and
+    each that is no input fills it, so that its order can be restored.
+    """
     results = graph.output_node().all_input_nodes
+    if any(node.op != "placeholder" and _order(value_of(node)) is None for node in results):
+        return False
     memory = [_memory(node) for node in graph.nodes if node not in inside or node in results]
     return all(memory.count(_memory(node)) == 1 for node in results)
 
@@ -265,20 +270,27 @@ def _restore_results(graph: fx.Graph) -> None:
     """Have the axes of results in the order in memory that torch traced."""
     output = graph.output_node()
     for node in output.all_input_nodes:
-        value = value_of(node)
-        if node.op == "placeholder" or not isinstance(value, torch.Tensor):
-            continue
-        order = sorted(range(value.dim()), key=lambda axis: -value.stride(axis))
-        if value.permute(order).is_contiguous():
+        order = None if node.op == "placeholder" else _order(value_of(node))
+        if order:
             with graph.inserting_before(output):
                 now = graph.call_function(_in_order, (node, order))
             now.meta = node.meta
             output.replace_input_with(node, now)
 
 
+def _order(value: Any) -> list[int] | None:
+    """The order in memory of a tensor's axes, none of other values; None of one with gaps."""
+    if not isinstance(value, torch.Tensor):
+        return []
+    order = sorted(range(value.dim()), key=lambda axis: -value.stride(axis))
+    return order if value.permute(order).is_contiguous() else None
+
+
 def _in_order(x: Any, order: list[int]) -> Any:
-    """A tensor whose axes are in this order in memory, without gaps."""
-    there = x.permute(order)
-    if there.is_contiguous():
+    """A tensor whose axes are in this order in memory, without gaps, those of one pixel too."""
+    steps = contiguous_strides(tuple(x.shape[axis] for axis in order), 1)
+    strides = tuple(steps[order.index(axis)] for axis in range(x.dim()))
+    if x.stride() == strides:
         return x
-    return there.contiguous().permute([order.index(axis) for axis in range(x.dim())])
+    there = x.permute(order).contiguous()
+    return there.as_strided(x.shape, strides, there.storage_offset())

@@ -219,6 +219,11 @@ ENDS = {
     "flattened": lambda y: y.flatten(1),
     "permuted": lambda y: y.permute(0, 2, 3, 1),
     "itself and a part": lambda y: (y, y[:, :4]),
+    "a part": lambda y: y[:, :4],
+    "rows": lambda y: y[:, :, ::2],
+    "windows": lambda y: y.unfold(2, 2, 1),
+    "one pixel": lambda y: functional.adaptive_avg_pool2d(y, 1),
+    "a mean": lambda y: y.mean((2, 3)),
 }
 MODELS = {
     "circular": (lambda: nn.Conv2d(3, 8, 3, padding=1, padding_mode="circular"), (2, 3, 12, 9), 1),
