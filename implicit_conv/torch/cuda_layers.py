@@ -20,7 +20,15 @@ from implicit_conv.process.cache import CALLS, cached_property
 from implicit_conv.settings import current
 from implicit_conv.torch import cuda
 from implicit_conv.torch.first_calls import REFUSED
-from implicit_conv.torch.layers import Layer, is_convolution, layers, value_of, writes
+from implicit_conv.torch.layers import (
+    SUMS,
+    WRITING_SUMS,
+    Layer,
+    is_convolution,
+    layers,
+    value_of,
+    writes,
+)
 from implicit_conv.torch.region import PLAIN, is_watched
 from implicit_conv.torch.regions import Region
 from implicit_conv.torch.weight_states import WeightStates
@@ -188,7 +196,7 @@ class LayerFunction:
         self._w = len(images) + weights.index(layer.w)
         self._bias = len(images) + weights.index(layer.bias) if layer.bias is not None else None
         self._count = len(images) + len(weights)
-        self._kind = repr(layer)
+        self._kind = (repr(layer), *_sums(layer))
         self._key: Any = None
         own: dict[str, Any] = {"activation": layer.activation}
         if not layer.window.transposed:
@@ -243,6 +251,14 @@ class Packed(NamedTuple):
 
     w: Any
     bytes: int
+
+
+def _sums(layer: Layer) -> list[tuple[bool, bool]]:
+    """Of the sum of a layer, if it has one, what torch's strides of the result depend on: whether
+    it is written to the convolution, and whether that comes first.
+    """
+    sums = (node for node in layer.nodes if layer.residual in node.args and node.target in SUMS)
+    return [(node.target in WRITING_SUMS, node.args[1] is layer.residual) for node in sums]
 
 
 def _is_plain(tensor: Any) -> bool:

@@ -476,3 +476,30 @@ def test_norms_that_the_graph_itself_trains_are_followed(card, device):
         x = torch.randn(2, 3, 12, 9)
         with torch.no_grad():
             torch.testing.assert_close(compiled(x, other), model(x, other), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("first", [LAST, PLAIN])
+def test_sums_of_either_order_have_torchs_strides(card, device, first):
+    """Of the first of two images that differ, by calls that have all else in common."""
+    made = nn.Conv2d(8, 8, 3, padding=1)
+    sums = {
+        "first": lambda x, y: made(x) + y,
+        "last": lambda x, y: y + made(x),
+        "written": lambda x, y: made(x).add_(y),
+    }
+    for end in sums.values():
+
+        def function(x, y, end=end):
+            z = end(x, y)
+            return z, z.as_strided((4,), (1,))
+
+        torch._dynamo.reset()
+        compiled = torch.compile(function, backend=device())
+        other = PLAIN if first is LAST else LAST
+        for _ in range(3):
+            x = torch.randn(2, 8, 6, 5).contiguous(memory_format=first)
+            y = torch.randn(2, 8, 6, 5).contiguous(memory_format=other)
+            with torch.no_grad():
+                found, expected = compiled(x, y), function(x, y)
+            assert found[0].stride() == expected[0].stride()
+            torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
