@@ -106,9 +106,11 @@ class Graph:
         for number in self._copied:
             self._given[number] = like(given[number])
         self._replay, self._results = captured(run, self._given)
-        tensors = [
-            each for each in (*self._results, *self._given) if isinstance(each, torch.Tensor)
-        ]
+        results = [each for each in self._results if isinstance(each, torch.Tensor)]
+        axes = (axis for each in results for axis in zip(each.shape, each.stride(), strict=True))
+        if any(size > 1 and not step for size, step in axes):
+            raise RuntimeError("a result of the graph has several elements at one address")
+        tensors = [each for each in (*results, *self._given) if isinstance(each, torch.Tensor)]
         places = [each.untyped_storage().data_ptr() for each in tensors]
         if len({*places}) != len(places):
             raise RuntimeError("results of the graph share memory with each other or with inputs")

@@ -377,7 +377,7 @@ def added(x):
     return x * 2
 
 
-@pytest.mark.parametrize("name", ["writes to its input", "shares memory", "fails"])
+@pytest.mark.parametrize("name", ["writes to its input", "shares memory", "repeats", "fails"])
 def test_what_no_graph_of_cuda_can_hold_runs_as_it_is(
     card, device, captures, name, monkeypatch, caplog
 ):
@@ -388,6 +388,7 @@ def test_what_no_graph_of_cuda_can_hold_runs_as_it_is(
 
         monkeypatch.setattr(cuda_graphs, "captured", captured)
     ends = {"writes to its input": lambda y: y, "shares memory": lambda y: (y, y[:, :4])}
+    ends["repeats"] = lambda y: y.mean((2, 3), keepdim=True).expand(-1, -1, 3, 3)
     model = randomize(Shape(ends.get(name, lambda y: y))).half()
     function = (lambda x: model(added(x))) if name in "writes to its input" else model
     compiled = torch.compile(function, backend=device(cudagraph=True))
