@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -135,17 +135,26 @@ def compile_graph(
 
 def _replayed(graph: Any, writing: list[Node]) -> Callable[..., Any]:
     """A graph as a graph of CUDA; itself where it may write to its inputs, which would be copies,
-    or has none on a GPU.
+    or has none on a GPU, or computes elsewhere, such as random numbers, which none would repeat.
     """
     inputs = graph.graph.find_nodes(op="placeholder")
-    values = [node.meta.get("example_value") for node in inputs]
-    places = {each.device.type for each in values if isinstance(each, torch.Tensor)}
-    if places == {"cuda"} and not writing:
+    places, others = _places(inputs), _places(graph.graph.nodes) - {"cuda"}
+    if places == {"cuda"} and not (writing or others):
         return Replayed(graph.forward, [*map(stays, inputs)])
-    reason = f"{writing[0]} may write" if writing else f"its inputs are on {sorted(places)}"
+    reason = f"its inputs are on {sorted(places)}"
+    if writing:
+        reason = f"{writing[0]} may write"
+    elif places == {"cuda"}:
+        reason = f"it computes on {sorted(others)}, too"
     LOG.warning("no graph of CUDA is captured of a compiled graph: %s", reason)
     run: Callable[..., Any] = graph.forward
     return run
+
+
+def _places(nodes: Iterable[Node]) -> set[str]:
+    """The kinds of devices of nodes' tensors."""
+    values = [node.meta.get("example_value") for node in nodes]
+    return {each.device.type for each in values if isinstance(each, torch.Tensor)}
 
 
 def _row(node: Node, program: Any, words: str = "nothing") -> Row:

@@ -504,3 +504,19 @@ def test_sums_of_either_order_have_torchs_strides(card, device, first):
                 found, expected = compiled(x, y), function(x, y)
             assert found[0].stride() == expected[0].stride()
             torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_what_is_computed_on_the_cpu_is_in_no_graph_of_cuda(caplog):
+    """A replayed graph would have the random numbers of its capture."""
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    number = graph.call_function(torch.rand, ((),))
+    graph.output((graph.call_function(torch.mul, (x, number)),))
+    with FakeTensorMode():
+        for node, device in zip(graph.nodes, ("cuda:0", "cpu", "cuda:0"), strict=False):
+            node.meta["example_value"] = torch.empty(2, device=device)
+    options = {"precision": "standard", "choose": "measured", "cudagraph": True}
+    run = door.compile_graph(fx.GraphModule({}, graph), [], **options).run
+    first, second = (run(torch.ones(2))[0] for _ in range(2))
+    assert not isinstance(run, cuda_graphs.Replayed) and not torch.equal(first, second)
+    assert "it computes on ['cpu'], too" in caplog.text
