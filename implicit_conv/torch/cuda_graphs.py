@@ -132,8 +132,10 @@ def like(tensor: Any) -> Any:
 
 
 def captured(run: Callable[..., Any], given: Sequence[Any]) -> tuple[Callable[[], Any], Any]:
-    """(function that computes the results again, the results)."""
+    """(function that computes the results again, the results). Other threads, such as those that
+    load data, may allocate and wait meanwhile: in the "global" mode of torch they would fail.
+    """
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         results = run(*given)
     return graph.replay, results

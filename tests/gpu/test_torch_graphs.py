@@ -4,6 +4,7 @@ on a GPU, run node by node on a recorded driver that computes in the memory of t
 
 import contextlib
 import copy
+from unittest.mock import Mock
 
 import pytest
 
@@ -520,3 +521,17 @@ def test_what_is_computed_on_the_cpu_is_in_no_graph_of_cuda(caplog):
     first, second = (run(torch.ones(2))[0] for _ in range(2))
     assert not isinstance(run, cuda_graphs.Replayed) and not torch.equal(first, second)
     assert "it computes on ['cpu'], too" in caplog.text
+
+
+def test_a_capture_lets_other_threads_work(monkeypatch):
+    given = []
+
+    @contextlib.contextmanager
+    def graph(of, **options):
+        given.append(options)
+        yield
+
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Mock)
+    _, results = cuda_graphs.captured(lambda x: (x,), [1])
+    assert results == (1,) and given == [{"capture_error_mode": "thread_local"}]
