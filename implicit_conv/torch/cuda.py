@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from implicit_conv.cpu.machine.times import Table, Times, size_name
-from implicit_conv.errors import DTypeError, PlanError, ShapeError
+from implicit_conv.errors import DriverError, DTypeError, PlanError, ShapeError
 from implicit_conv.operators.dispatch import make_plan
 from implicit_conv.operators.on_gpu import device_arch, see_tensor, version
 from implicit_conv.operators.plan import Plan
@@ -139,7 +139,7 @@ def backward(
                 return theirs(*asked)[number]
 
             step, first = chosen(("cuda", number, *state), operands, operation, alone)
-            found[number] = first if step in (None, REFUSED) else step(*operands)
+            found[number] = first if step in (None, REFUSED) else _ran(step, operands)
     asked = [each and own is None for each, own in zip(mask, found, strict=True)]
     rest = theirs(*asked) if any(asked) else found
     dx, dw, db = (a if b is None else b for a, b in zip(rest, found, strict=True))
@@ -175,9 +175,20 @@ def computed(key: Any, given: Operands, operation: Callable[[], Operation], thei
     that ends with how to choose, and with what `flags` returned.
     """
     step, y = chosen(key, given, operation, theirs)
-    if step in (None, REFUSED):
-        return theirs() if y is None else y
-    return step(*given)
+    if step not in (None, REFUSED):
+        y = _ran(step, given)
+    return theirs() if y is None else y
+
+
+def _ran(step: Step, given: Operands) -> Any:
+    """The result of a step; None where the driver refuses it, as it may when torch has all memory
+    of the card, of which torch's kernel can have some.
+    """
+    try:
+        return step(*given)
+    except DriverError as error:
+        _tell(str(error))
+    return None
 
 
 def chosen(

@@ -395,6 +395,25 @@ def test_weights_without_memory_are_torchs_matter(card, monkeypatch):
     assert card.ran == ["theirs"]
 
 
+def test_a_known_gradient_is_torchs_where_the_driver_has_no_memory(card, recorder, caplog):
+    """torch may have all memory of the card, and may free some for its own kernel."""
+    x, w, _ = tensors(card, bias=False)
+    window, mask = sizes(stride=2), [True, True, False]
+    dy = card.on_gpu(expected(x, w, None, *window).half())
+    first = gradients(dy, x, w, None, *window, mask)
+    card.ran.clear()
+    name = "cuMemAllocFromPoolAsync"
+    recorder.failures[name] = recorder.real.CUresult.CUDA_ERROR_OUT_OF_MEMORY
+    for _ in range(2):
+        again = gradients(dy, x, w, None, *window, mask)
+        assert all(map(torch.equal, again[:2], first[:2]))
+    assert card.ran == ["ours", "ours", "theirs"] * 2 and caplog.text.count("OUT_OF_MEMORY") == 1
+    del recorder.failures[name]
+    card.ran.clear()
+    gradients(dy, x, w, None, *window, mask)
+    assert card.ran == ["ours", "ours"]
+
+
 def test_a_mode_of_functions_sees_nothing_of_ours(card):
     """Scripts run with theirs in force, such as that of a default device."""
 
