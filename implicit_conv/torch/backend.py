@@ -34,6 +34,7 @@ from implicit_conv.torch.views import by_torch_without_view, copy_without_view, 
 aten = torch.ops.aten
 WORDS = {"precision": PRECISIONS, "choose": CHOOSE}
 DEFAULTS = {"precision": "standard", "choose": "measured", "cudagraph": False}
+NO_GRAPH = "no graph of CUDA is captured of a compiled graph: %s"
 OF_INPUT = re.compile(r"^L\['\w+'\]\.?")  # before the names of modules in graphs
 
 
@@ -99,7 +100,10 @@ def compile_graph(
     is_strict = precision == "strict"  # which our operator knows from `enable` alone
     by_torch: Callable[..., Any] = graph.forward
     rows = {node: _row(node, "torch") for node in graph.graph.nodes if is_convolution(node)}
-    if torch.is_grad_enabled() and any(getattr(each, "requires_grad", False) for each in inputs):
+    with_gradients = torch.is_grad_enabled() and any(map(_requires_grad, inputs))
+    if cudagraph and (with_gradients or _records(graph.graph, inputs)):
+        LOG.warning(NO_GRAPH, "it records gradients, which torch.no_grad() would leave out")
+    if with_gradients:
         if is_strict:
             return CompiledGraph(by_torch, [*rows.values()])
         found = [row._replace(program="alone, with gradients") for row in rows.values()]
@@ -146,7 +150,7 @@ def _replayed(graph: Any, writing: list[Node]) -> Callable[..., Any]:
         reason = f"{writing[0]} may write"
     elif places == {"cuda"}:
         reason = f"it computes on {sorted(others)}, too"
-    LOG.warning("no graph of CUDA is captured of a compiled graph: %s", reason)
+    LOG.warning(NO_GRAPH, reason)
     run: Callable[..., Any] = graph.forward
     return run
 
@@ -227,9 +231,13 @@ def _contiguous(x: Any, image: Any) -> Any:
     return x.contiguous(memory_format=suggest_memory_format(image))
 
 
+def _requires_grad(value: Any) -> bool:
+    return bool(getattr(value, "requires_grad", False))
+
+
 def _records(graph: Graph, inputs: Sequence[Any]) -> bool:
     """Whether a graph that begins without gradients records some further on."""
-    of_inputs = any(getattr(each, "requires_grad", False) for each in inputs)
+    of_inputs = any(map(_requires_grad, inputs))
     return any(
         node.target == "requires_grad_"
         or (of_inputs and node.target is torch._C._set_grad_enabled and node.args == (True,))

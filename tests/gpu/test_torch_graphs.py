@@ -523,6 +523,17 @@ def test_what_is_computed_on_the_cpu_is_in_no_graph_of_cuda(caplog):
     assert "it computes on ['cpu'], too" in caplog.text
 
 
+def test_a_graph_with_gradients_says_that_none_is_captured(caplog):
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        nn.Conv2d(3, 8, 3), backend="implicit_conv", options={"cudagraph": True}
+    )
+    for _ in range(2):
+        compiled(torch.randn(1, 3, 9, 9)).sum().backward()
+    text = "no graph of CUDA is captured of a compiled graph: it records gradients"
+    assert caplog.text.count(text) == 1
+
+
 def test_a_capture_lets_other_threads_work(monkeypatch):
     given = []
 
