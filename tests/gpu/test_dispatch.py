@@ -84,6 +84,17 @@ def test_a_scale_of_numpy_arrays(recorder, biased, activation):
         conv2d(*given, **{**options, "scale": scale.astype(float)}, device="cuda")
 
 
+def test_a_scale_of_another_library(recorder):
+    """Arrays on the CPU are read as numpy's."""
+    torch = pytest.importorskip("torch")
+    case = CASES["NCHW"]
+    given, scale = case.arrange(*case.inputs(0, integers=True)), np.arange(8, dtype=np.float32)
+    bias = torch.from_numpy(scale - 4)
+    for each in (torch.from_numpy(scale), scale):
+        y = conv2d(*given, bias, scale=each, **case.options, device="cuda")
+        assert np.array_equal(y, conv2d(*given, scale - 4, scale=scale, **case.options))
+
+
 def test_padding_of_more_than_the_image_is_refused(recorder):
     x, w = np.ones((1, 8, 5, 5), np.float16), np.ones((8, 8, 3, 3), np.float16)
     with pytest.raises(PlanError, match=r"padding \(5, 5\) in mode 'reflect' of 5 pixels is"):

@@ -136,9 +136,11 @@ def pairs(choice: AnyChoice, scale: Any, bias: Any) -> Any:
         Arrays of this library cannot be converted here.
     """
     dtype, shape = choice.problem.dtype, (choice.y_channels,)
-    vectors, on_gpu = [scale] if bias is None else [scale, bias], is_device_array(scale)
-    for name, vector in zip(("scale", "bias"), vectors, strict=False):
+    given, on_gpu = [scale] if bias is None else [scale, bias], is_device_array(scale)
+    vectors = list[Any]()
+    for name, vector in zip(("scale", "bias"), given, strict=False):
         array: Any = see(vector, name) if on_gpu else as_array(name, vector)
+        vectors.append(vector if on_gpu else array)
         found = str(array.dtype)
         if found not in (dtype, "float32"):
             raise DTypeError(
