@@ -286,10 +286,13 @@ def _restore_results(graph: fx.Graph) -> None:
     """Have the axes of results in the order in memory that torch traced."""
     output = graph.output_node()
     for node in output.all_input_nodes:
-        order = None if node.op == "placeholder" else _order(value_of(node))
+        value = value_of(node)
+        order = None if node.op == "placeholder" else _order(value)
         if order:
+            strides = tuple(value.stride())
+            known = strides if {*map(type, strides)} == {int} else None
             with graph.inserting_before(output):
-                now = graph.call_function(_in_order, (node, order))
+                now = graph.call_function(_in_order, (node, order, known))
             now.meta = node.meta
             output.replace_input_with(node, now)
 
@@ -302,10 +305,13 @@ def _order(value: Any) -> list[int] | None:
     return order if value.permute(order).is_contiguous() else None
 
 
-def _in_order(x: Any, order: list[int]) -> Any:
-    """A tensor whose axes are in this order in memory, without gaps, those of one pixel too."""
-    steps = contiguous_strides(tuple(x.shape[axis] for axis in order), 1)
-    strides = tuple(steps[order.index(axis)] for axis in range(x.dim()))
+def _in_order(x: Any, order: list[int], strides: tuple[int, ...] | None) -> Any:
+    """A tensor whose axes are in this order in memory, without gaps; with strides that are known,
+    axes of one element have theirs.
+    """
+    if strides is None:
+        steps = contiguous_strides(tuple(x.shape[axis] for axis in order), 1)
+        strides = tuple(steps[order.index(axis)] for axis in range(x.dim()))
     if x.stride() == strides:
         return x
     there = x.permute(order).contiguous()
