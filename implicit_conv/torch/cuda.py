@@ -243,7 +243,8 @@ def _chosen(key: Any, given: Operands, operation: Operation, y: Any, theirs: Cal
         return _raced(key, given, operation, y, theirs)
     except (ShapeError, DTypeError, PlanError) as error:
         LOG.debug(REFUSAL, error)
-    except torch.OutOfMemoryError:
+    except (torch.OutOfMemoryError, DriverError) as error:  # a later call may have more memory
+        _tell(str(error))
         return None
     except Exception as error:  # of a compiler, the driver, the card: a network goes on without us
         _tell(str(error) or type(error).__name__)

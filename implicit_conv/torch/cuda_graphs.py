@@ -110,9 +110,9 @@ class Graph:
         axes = (axis for each in results for axis in zip(each.shape, each.stride(), strict=True))
         if any(size > 1 and not step for size, step in axes):
             raise RuntimeError("a result of the graph has several elements at one address")
-        tensors = [each for each in (*results, *self._given) if isinstance(each, torch.Tensor)]
-        places = [each.untyped_storage().data_ptr() for each in tensors]
-        if len({*places}) != len(places):
+        read = [each for each in self._given if isinstance(each, torch.Tensor)]
+        written, known = _places(results), {*_places(read)}
+        if len({*written}) != len(written) or known & {*written}:
             raise RuntimeError("results of the graph share memory with each other or with inputs")
 
     def __call__(self, given: Sequence[Any]) -> Any:
@@ -122,6 +122,11 @@ class Graph:
         self._replay()
         copies = (like(y) if isinstance(y, torch.Tensor) else y for y in self._results)
         return type(self._results)(copies)
+
+
+def _places(tensors: Sequence[Any]) -> list[int]:
+    """Where the memory of tensors begins, of those that have some."""
+    return [each.untyped_storage().data_ptr() for each in tensors if each.numel()]
 
 
 def like(tensor: Any) -> Any:

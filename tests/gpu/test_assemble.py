@@ -295,6 +295,8 @@ CHOICES = {
     "fragment.widen": [("bfloat16", 8), ("float16", 4), ("float32", 2)],
     "fragment.add": [(16,), (4,)],
     "fragment.add_columns": [(32,), (64,)],
+    "fragment.scale": [(8,), (4,)],
+    "fragment.scale_columns": [(32,), (64,)],
     "fragment.load": [(32,), (64,)],
     "fragment.store": [(32,), (64,)],
     "gmem.load": [(2,), (4,), (2, True), (4, True)],

@@ -190,7 +190,7 @@ def test_a_known_call_refuses_what_the_first_would(recorder, device_array):
             conv2d(x, w, scale=np.ones(8), out=y)
         with pytest.raises(DTypeError, match="ndarray is no device array"):
             conv2d(x, w, scale=np.ones(8, np.float16), out=y)
-        with pytest.raises(PlanError, match="a scale of Device cannot be converted"):
+        with pytest.raises(PlanError, match="a scale and a bias of Device cannot be"):
             conv2d(x, w, scale=device_array(1 << 21, (8,)), out=y)
         with pytest.raises(ShapeError, match=r"bias has shape \(8, 2\), but"):
             conv2d(x, w, device_array(1 << 21, (8, 2)), out=y)

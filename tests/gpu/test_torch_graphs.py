@@ -456,6 +456,8 @@ def test_autocast_converts_filters_that_are_computed(card, device):
         found, theirs = compiled(x), function(x)
     assert found.dtype == theirs.dtype == torch.bfloat16
     torch.testing.assert_close(found, theirs, rtol=2e-2, atol=2e-2)
+
+
 class TrainedBetween(nn.Module):
     """Trains the second norm after the first one was read."""
 

@@ -149,11 +149,12 @@ def pairs(choice: AnyChoice, scale: Any, bias: Any) -> Any:
             )
         if array.shape != shape:
             raise ShapeError(f"{name} has shape {array.shape}, but the plan is for {shape}")
-    package = library(scale) if on_gpu else "numpy"
-    if package not in ("numpy", "torch", "cupy"):
+    package, *others = {library(each) if on_gpu else "numpy" for each in vectors}
+    if others or package not in ("numpy", "torch", "cupy"):
+        kinds = " and ".join(type(each).__name__ for each in vectors)
         raise PlanError(
-            f"a scale of {type(scale).__name__} cannot be converted here; pass arrays of torch, "
-            "CuPy or numpy, or multiply the filters by it"
+            f"a scale and a bias of {kinds} cannot be converted here; pass arrays of torch, of CuPy "
+            "or, with numpy arrays, of numpy, or multiply the filters by the scale"
         )
     module = sys.modules[package]
     wide = [each.float() if package == "torch" else each.astype(np.float32) for each in vectors]
