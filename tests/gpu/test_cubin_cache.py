@@ -58,6 +58,17 @@ def test_each_kernel_has_an_entry_of_its_own(compiler, monkeypatch):
     assert len({image for image, _ in found}) == compiler.count == len(found) == 7
 
 
+def test_what_is_provided_is_for_one_title_target_and_source(compiler, monkeypatch):
+    given = b"image", "entry"
+    found = {("kernel", "sm_90a", sources.kernels_hash()): given}
+    monkeypatch.setattr(cubins, "PROVIDED", found)
+    assert compiler.get() == compiler.get(threads=128) == given
+    assert given not in (compiler.get("other"), compiler.get(cc=(10, 0, "a")))
+    assert compiler.count == 2 and len([*compiler.store.folder.iterdir()]) == 2
+    monkeypatch.setattr(sources, "kernels_hash", lambda: "edited")
+    assert compiler.get() == (b"kernel\n3", "_entry")
+
+
 def test_a_damaged_entry_is_compiled_again(compiler):
     compiler.get()
     (path,) = compiler.store.folder.iterdir()

@@ -26,6 +26,9 @@ COMPILERS = ("numba", "numba-cuda", "llvmlite", "nvidia-nvvm", "nvidia-nvjitlink
 LIBRARIES = {"nvidia-nvvm": "nvvm", "nvidia-nvjitlink": "nvjitlink"}  # modules of cuda.bindings
 Capability = tuple[int, int, str]
 AnyVariant = Variant | WeightGrad | SplitSum
+FILTERS_TITLE = "phase filters {}"  # of the kernel of `filters_cubin`
+# (image, entry) of kernels that were compiled elsewhere, by title, target and hash of the sources.
+PROVIDED: dict[tuple[str, str, str], tuple[bytes, str]] = {}
 
 
 @functools.cache
@@ -64,7 +67,7 @@ def filters_cubin(itemsize: int, cc: Capability) -> tuple[bytes, str]:
         made: Callable[..., Any] = make_phase_filters(itemsize)
         return made
 
-    return cached(f"phase filters {itemsize}", make, cc, COPY_WARPS * WARP)
+    return cached(FILTERS_TITLE.format(itemsize), make, cc, COPY_WARPS * WARP)
 
 
 def cached(
@@ -74,11 +77,15 @@ def cached(
     threads: int,
     resident: int = 1,
 ) -> tuple[bytes, str]:
-    """(image, entry) of the kernel that `make` makes, from the disk cache or compiled.
+    """(image, entry) of the kernel that `make` makes: provided, from the disk cache or compiled.
 
     `title` tells it from all other kernels of the same sources; `threads` and `resident` are those
     of `compile_ltoir`.
     """
+    if PROVIDED:
+        provided = PROVIDED.get((title, target_name(cc), sources.kernels_hash()))
+        if provided is not None:
+            return provided
     name = _entry_name(title, cc, threads)
     kept = store().load(name) if name else None
     if kept is not None:
