@@ -126,12 +126,7 @@ def backward(
 
     state = kind_of(dy), kind_of(x), kind_of(w), window, current().key, switch.choose, flags()
     found: list[Any] = [None, None, None]
-    convolved = (dy, x) if window.transposed else (x, dy)
-    gradients = (
-        (Operands(dy, w), partial(_of_x, window, x)),
-        (Operands(*convolved), partial(_of_w, window, w)),
-    )
-    for number, (operands, operation) in enumerate(gradients):
+    for number, (operands, operation) in enumerate(gradients(window, dy, x, w)):
         if mask[number]:
             asked = [number == 0, number == 1, False]
 
@@ -144,6 +139,15 @@ def backward(
     rest = theirs(*asked) if any(asked) else found
     dx, dw, db = (a if b is None else b for a, b in zip(rest, found, strict=True))
     return dx, dw, db
+
+
+def gradients(window: Window, dy: Any, x: Any, w: Any) -> tuple[tuple[Operands, Any], ...]:
+    """What the gradients of x and w are of, and functions that make their operations."""
+    convolved = (dy, x) if window.transposed else (x, dy)
+    return (
+        (Operands(dy, w), partial(_of_x, window, x)),
+        (Operands(*convolved), partial(_of_w, window, w)),
+    )
 
 
 def _of_x(window: Window, x: Any) -> Operation:
@@ -265,7 +269,7 @@ def _raced(key: Any, given: Operands, operation: Operation, y: Any, theirs: Call
         return REFUSED
     if not y.isfinite().all():  # no comparison would show a difference
         return None
-    step = Step(_plan(given, operation), y)
+    step = Step(plan_of(given, operation, f"cuda:{given.x.device.index}"), y)
     ours = partial(step, *given)
     if differs(ours(), y):
         LOG.warning(REFUSAL, "ours differs by more than rounding")
@@ -296,8 +300,8 @@ def _reason(given: Operands) -> str:
     return next((rule for rule, holds in rules.items() if not holds), "")
 
 
-def _plan(given: Operands, operation: Operation) -> Plan:
-    """The plan for tensors like these on their GPU."""
+def plan_of(given: Operands, operation: Operation, device: Any) -> Plan:
+    """The plan for tensors like these on a GPU, or on what stands for one."""
     operator = OPERATORS[operation.name.format(given.w.dim() - 2)]
     pairs = zip(operator.names, given, strict=False)
     shapes: dict[str, Any] = {f"{name}_shape": tuple(each.shape) for name, each in pairs}
@@ -305,7 +309,7 @@ def _plan(given: Operands, operation: Operation) -> Plan:
         operator,
         dtype=str(given.x.dtype).removeprefix("torch."),
         precision="strict" if operation.is_strict else "standard",
-        device=f"cuda:{given.x.device.index}",
+        device=device,
         **shapes,
         **operation.options,
     )

@@ -172,6 +172,14 @@ def _joined(vectors: list[Any], sizes: list[int], default: float) -> Any:
     return torch.cat([*filled]).float()
 
 
+def operation_of(layer: Layer) -> Callable[[], cuda.Operation]:
+    """A function that makes the operation of a layer, without what it reads."""
+    own: dict[str, Any] = {"activation": layer.activation}
+    if not layer.window.transposed:
+        own |= {"padding": layer.padding, "padding_mode": layer.padding_mode}
+    return partial(cuda.Operation.of, layer.window, **own)
+
+
 class LayerFunction:
     """A function of the images and weights of a layer, and of the norms of its graph."""
 
@@ -198,10 +206,7 @@ class LayerFunction:
         self._count = len(images) + len(weights)
         self._kind = (repr(layer), *_sums(layer))
         self._key: Any = None
-        own: dict[str, Any] = {"activation": layer.activation}
-        if not layer.window.transposed:
-            own |= {"padding": layer.padding, "padding_mode": layer.padding_mode}
-        self._operation = partial(cuda.Operation.of, layer.window, **own)
+        self._operation = operation_of(layer)
         self._dtype = value_of(layer.result).dtype
         self._last, self._states = last and self._dtype in HALF, WeightStates([])
 

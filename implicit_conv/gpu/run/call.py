@@ -27,7 +27,7 @@ from implicit_conv.gpu.run.launch import (
     misfit,
     unaligned,
 )
-from implicit_conv.gpu.run.phases import GradientLauncher
+from implicit_conv.gpu.run.phases import GradientLauncher, sections
 from implicit_conv.kernels.gpu.sizes import COPY_SIZES, PAIR_BYTES, VECTOR_BYTES
 from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.problem.options import ITEMSIZES, LAYOUTS
@@ -58,14 +58,7 @@ class Call:
         if 0 not in shape and any(n > 1 and not step for n, step in axes):
             raise ShapeError("out has several elements at one address; pass another array")
         bias, residual = given.bias, given.residual
-        arrays = Arrays(
-            x=_images(choice, given.x, choice.read, choice.x_shape),
-            w=given.w,
-            y=_images(choice, given.y, "out", shape),
-            bias=bias and _vector(bias, choice, given.scaled),
-            residual=residual and _images(choice, residual, "residual", shape),
-            scaled=given.scaled,
-        )
+        arrays = _in_view(choice, given)
         self.launcher = None if 0 in shape else bind(choice, arrays)
         self.reach = [
             array and array.reach for array in (given.x, given.w, bias, residual, given.y)
@@ -105,6 +98,30 @@ class Call:
                 continue
             if address + reach[0] < high and low < address + reach[1]:
                 raise ShapeError(f"out overlaps {name} in memory; pass another array")
+
+
+def kernels_for(choice: AnyChoice, given: Arrays) -> list[Variant]:
+    """The kernels of a call for such arrays, in the caller's layouts: one, or those of the phases
+    of a gradient. The driver is not asked.
+    """
+    arrays = _in_view(choice, given)
+    if not isinstance(choice, Gradient):
+        return [adapted(*viewed(choice, arrays)).variant]
+    parts = sections(choice, _of_gradient(choice, arrays))
+    return [adapted(*viewed(part.choice, own)).variant for part, own, zeros in parts if not zeros]
+
+
+def _in_view(choice: AnyChoice, given: Arrays) -> Arrays:
+    """Arrays in the caller's layouts with their axes in the view's order, as the filter's are."""
+    bias, residual = given.bias, given.residual
+    return Arrays(
+        x=_images(choice, given.x, choice.read, choice.x_shape),
+        w=given.w,
+        y=_images(choice, given.y, "out", choice.y_shape),
+        bias=bias and _vector(bias, choice, given.scaled),
+        residual=residual and _images(choice, residual, "residual", choice.y_shape),
+        scaled=given.scaled,
+    )
 
 
 def _same_places(first: Operand, second: Operand) -> bool:

@@ -100,18 +100,25 @@ class GradientLauncher:
 def _phases(
     gradient: Gradient, arrays: Arrays, bind: Callable[[Choice, Arrays], Launcher]
 ) -> Iterator[PhaseLaunch]:
-    bare = arrays.bias is arrays.residual is None and gradient.keeps_zeros
-    for part in gradient.parts:
-        own = _of_part(part, arrays)
+    for part, own, zeros in sections(gradient, arrays):
         w, y = own.w.address - arrays.w.address, own.y.address - arrays.y.address
-        size = math.prod(own.y.shape) * own.y.itemsize
-        if bare and not part.choice.view.C and own.y.reach == (0, size):
-            yield PhaseLaunch(Zeros(size), w, y, 0)
+        if zeros:
+            yield PhaseLaunch(Zeros(zeros), w, y, 0)
             continue
         residual = 0
         if own.residual is not None and arrays.residual is not None:
             residual = own.residual.address - arrays.residual.address
         yield PhaseLaunch(bind(part.choice, own), w, y, residual)
+
+
+def sections(gradient: Gradient, arrays: Arrays) -> Iterator[tuple[Part, Arrays, int]]:
+    """The parts with their arrays, and for those that need no kernel the bytes that are zeros."""
+    bare = arrays.bias is arrays.residual is None and gradient.keeps_zeros
+    for part in gradient.parts:
+        own = _of_part(part, arrays)
+        size = math.prod(own.y.shape) * own.y.itemsize
+        is_zero = bare and not part.choice.view.C and own.y.reach == (0, size)
+        yield part, own, size if is_zero else 0
 
 
 def _of_part(part: Part, arrays: Arrays) -> Arrays:
