@@ -9,7 +9,7 @@ from pathlib import Path
 
 from implicit_conv.errors import DriverError, PlanError
 
-COMPARE = "values, then times of a kit's layers beside those of another kit and of cuDNN"
+COMPARE = "values, times of a kit's layers beside another kit's and cuDNN's, and of whole networks"
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,10 +1,11 @@
 """``compare``: the kernels of a kit, those of another checkout, and cuDNN on one card, in one
-process.
+process; then whole networks, by torch and through our door to it.
 
 Values come first: random problems for VALUES_SECONDS, all bytes of whose results are compared. Then
 the layers of the kit, each of which is checked against float64 and timed in turns with a cold L2
-(perf/cuda.py). A kernel that fails is named, and the rest goes on. What was measured is written
-after each layer, so that a kernel that never ends costs what comes after it alone.
+(perf/cuda.py), until LAYERS_SECONDS have passed. The networks (networks.py) have the rest of the
+time. A kernel that fails is named, and the rest goes on. What was measured is written after each
+layer, so that a kernel that never ends costs what comes after it alone.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from operator import itemgetter
 from pathlib import Path
@@ -33,9 +34,9 @@ from perf.bringup.steps import TOOLS, NotRunError, WrongError, bound, check, wat
 from perf.networks import all_resnet50
 from perf.shapes import case_of
 
-OURS, BEFORE, RIVAL = "ours", "before", "cuDNN"
+OURS, BEFORE, RIVAL, EAGER = "ours", "before", "cuDNN", "eager"
 STEPS = {OURS: "rates", BEFORE: "before"}  # of a kit, with the layers of each
-SECONDS, VALUES_SECONDS = 300, 60  # for values and layers, and for the values alone
+SECONDS, LAYERS_SECONDS, VALUES_SECONDS = 300, 180, 60  # for all, values and layers, values alone
 GRACE = 30  # seconds after SECONDS until a process that still measures is stopped
 PROFILE_SECONDS = 75  # of a profile
 PROFILES = [name for name in TOOLS if name.startswith("profile")]
@@ -72,6 +73,15 @@ class Card(Protocol):
             A result is wrong.
         """
 
+    def networks(self, in_time: Callable[[], bool]) -> Iterator[dict[str, Any]]:
+        """The rows of `networks.rows`.
+
+        Raises
+        ------
+        NotRunError
+            The kit has no kernels for them.
+        """
+
 
 class Torch:
     """The current GPU, on which torch has arrays, events and cuDNN."""
@@ -100,6 +110,14 @@ class Torch:
         functions = {**calls, **rival}
         return errors, cuda.time_in_turn(self.torch, functions, ROUNDS, device=self.device)
 
+    def networks(self, in_time: Callable[[], bool]) -> Iterator[dict[str, Any]]:
+        """ResNet-50, by the kernels of the kit and by torch."""
+        from perf.bringup import networks
+
+        networks.provide(self.gpu.kit)
+        given = networks.RESNET50, networks.WORKS, self.device
+        return networks.rows(*given, networks.event_seconds, in_time)
+
 
 def _written(call: Call, y: Any) -> Call:
     """A function that returns y as `call` writes it, without what another one wrote before."""
@@ -115,6 +133,7 @@ class Report:
     right: int = 0  # problems
     failures: dict[str, str] = field(default_factory=dict)  # why, by what failed
     rows: list[dict[str, Any]] = field(default_factory=list)
+    networks: list[dict[str, Any]] = field(default_factory=list)  # rows
     profiles: dict[str, list[str]] = field(default_factory=dict)  # lines of ncu, by kernel
 
     def save(self, path: Path) -> None:
@@ -127,12 +146,14 @@ class Report:
         return cls(**json.loads(path.read_text()))
 
     def lines(self) -> list[str]:
-        """A table of the layers, sums over the network, and what failed."""
+        """A table of the layers, sums over the network, tables of networks, and what failed."""
         lines = [*self.facts, f"{self.right} problems right", ""]
         for row in self.rows:
             kernels = ", ".join(f"{who} {name}" for who, name in row["kernels"].items())
             lines.append(f"{row['layer']:34} {_times(_medians(row))}  {kernels}")
         lines += ["", *self.sums()]
+        for row in self.networks:
+            lines += ["", f"{row['name']}:", *_ways(row)]
         lines += [f"FAILED: {what}: {why}" for what, why in self.failures.items()]
         for name, profile in self.profiles.items():
             lines += ["", f"{name}:", *profile]
@@ -175,6 +196,18 @@ def _times(seconds: Mapping[str, float]) -> str:
     )
 
 
+def _ways(row: dict[str, Any]) -> Iterator[str]:
+    """For each way to run a network its time, how many times as long torch's is, and who computes
+    its convolutions and, in training, their gradients.
+    """
+    seconds = _medians(row)
+    for way, value in seconds.items():
+        ours = row["ours"][way]
+        faster = f"{seconds[EAGER] / value:6.2f}" if EAGER in seconds else " " * 6
+        theirs = row["operators"] - ours
+        yield f"  {way:20} {1e3 * value:9.3f} ms {faster}  {ours:3} ours, {theirs:3} torch's"
+
+
 def run(path: Path, output: Path) -> Report:
     """Compare in a process with a time limit, then profile two kernels where ncu is installed."""
     output.unlink(missing_ok=True)
@@ -213,13 +246,22 @@ def compared(
             report.failures[launch.name] = str(error)
         report.save(path)
     for layer, launches in layers(kit).items():
-        if clock() - began > SECONDS:
+        if clock() - began > LAYERS_SECONDS:
             report.failures[layer] = "not measured: it did not fit in the time"
         else:
             try:
                 report.rows.append(_row(report, card, layer, launches))
             except FAILURES as error:
                 report.failures[layer] = str(error)
+        report.save(path)
+    try:
+        for row in card.networks(lambda: clock() - began <= SECONDS):
+            failures = row.pop("failures")
+            report.failures |= {f"{row['name']}, {way}": why for way, why in failures.items()}
+            report.networks.append(row)
+            report.save(path)
+    except Exception as error:  # of torch, which a card may lack in part
+        report.failures["networks"] = f"{type(error).__name__}: {error}"
         report.save(path)
     return report
 

@@ -68,13 +68,16 @@ class Launch:
 
 @dataclass
 class Kit:
-    """Everything in a packed file."""
+    """Everything in a packed file; `door` has (name in `files`, entry) of the kernels that networks
+    run through torch, by their titles.
+    """
 
     about: dict[str, Any]
     images: dict[str, Image] = field(default_factory=dict)
     launches: list[Launch] = field(default_factory=list)
     maps: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     files: dict[str, bytes] = field(default_factory=dict)
+    door: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     def of_step(self, step: str) -> Iterator[Launch]:
         """The launches of a step, in order."""
@@ -84,6 +87,11 @@ class Kit:
         """Store an array; its name in `files`."""
         self.files[name] = np.ascontiguousarray(array).tobytes()
         return name
+
+    def provide(self, title: str, image: bytes, entry: str) -> None:
+        """Store a kernel of `door`."""
+        name = f"door/{len(self.door)}"
+        self.files[name], self.door[title] = image, (name, entry)
 
     def save(self, path: Path) -> int:
         """Write the file; its size in bytes.
@@ -98,6 +106,7 @@ class Kit:
             "images": {key: asdict(image) for key, image in self.images.items()},
             "launches": [_written(launch) for launch in self.launches],
             "maps": self.maps,
+            "door": self.door,
         }
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
             members = {"manifest.json": json.dumps(manifest).encode(), **self.files}
@@ -126,6 +135,7 @@ def read(path: Path) -> Kit:
         launches=[_read(launch) for launch in manifest["launches"]],
         maps=[(name, arguments) for name, arguments in manifest["maps"]],
         files=files,
+        door=manifest.get("door", {}),  # which kits of older checkouts lack
     )
 
 
