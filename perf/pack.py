@@ -87,7 +87,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--compare",
         action="store_true",
         help="for `perf.bringup compare`: the kernels that ResNet-50 runs, in bfloat16 with 256 "
-        "images and in float16 with 32",
+        "images and in float16 with 32, and those that it asks for through torch, which is needed",
     )
     parser.add_argument(
         "--before", type=Path, help="a kit that another checkout packed, whose layers go along"
@@ -102,13 +102,16 @@ def run(options: argparse.Namespace) -> int:
         contents = replace(
             contents, networks=("ResNet-50",), sizes=COMPARED, kernels=1, others=False
         )
+        contents = replace(contents, door="ResNet-50")
     if options.small:
         contents = replace(contents, networks=("tiny",), sizes=(("bfloat16", 2),))
+        contents = replace(contents, door=contents.door and "tiny")
     kit = packed_kit(contents)
     if options.before:
         add_before(kit, read(options.before))
     size = kit.save(options.file)
-    print(f"{options.file}: {size} bytes, {len(kit.images)} kernels, {len(kit.launches)} launches")
+    kernels = len(kit.images) + len(kit.door)
+    print(f"{options.file}: {size} bytes, {kernels} kernels, {len(kit.launches)} launches")
     return 0
 
 
@@ -124,6 +127,7 @@ class Contents:
     sizes: Sequence[tuple[str, int]] = (("bfloat16", 256),)  # dtypes and images of these
     kernels: int = 6  # of a layer, the best by their estimates
     others: bool = True  # problems of kernels too that no layer is timed with
+    door: str = ""  # the network whose kernels torch's door asks for
 
 
 def packed_kit(contents: Contents) -> Kit:
@@ -142,6 +146,8 @@ def packed_kit(contents: Contents) -> Kit:
     for network in contents.networks:
         for dtype, images in contents.sizes:
             _pack_layers(kit, arch, cases(network, dtype, images), contents.kernels)
+    if contents.door:
+        _pack_door(kit, arch, contents.door)
     _pack_problems(kit, arch, contents)
     return kit
 
@@ -407,3 +413,12 @@ def _pack_layers(kit: Kit, arch: GpuArch, named: Iterable[tuple[str, Case]], ker
                 "estimated_us": 1e6 * candidate.cycles / arch.hertz,
             }
             kit.launches.append(_launch("rates", f"{name}, {v.name}", choice, image, sizes, recipe))
+
+
+def _pack_door(kit: Kit, arch: GpuArch, network: str) -> None:
+    """The kernels that a network asks for through torch."""
+    from perf.asked import kernels
+    from perf.bringup.networks import NETWORKS, WORKS
+
+    for title, compiled in kernels(arch, NETWORKS[network], WORKS).items():
+        kit.provide(title, *compiled())

@@ -17,6 +17,7 @@ from implicit_conv.gpu.cuda.arch import gpu_arch  # noqa: E402
 from implicit_conv.kernels import sources  # noqa: E402
 from implicit_conv.torch.cuda import Operands, Operation, gradients, plan_of  # noqa: E402
 from implicit_conv.torch.steps import Window  # noqa: E402
+from perf import pack  # noqa: E402
 from perf.bringup import compare, networks  # noqa: E402
 from perf.bringup.kit import Kit, read  # noqa: E402
 from perf.bringup.networks import EAGER, ENABLED, GRAPHED, TINY, Way, Work  # noqa: E402
@@ -273,3 +274,21 @@ def variants(work, case, arch):
         choice = plan_of(given, operation(), arch).engine.choice
         parts = [part.choice for part in getattr(choice, "parts", ())] or [choice]
         yield from (repr(part.variant) for part in parts)
+
+
+def test_a_small_kit_has_the_kernels_of_a_small_network(monkeypatch):
+    """Under the titles by which the engine asks for them."""
+    asked_for = []
+
+    def cached(title, make, cc, threads, resident=1):
+        asked_for.append(title)
+        return title.encode(), "entry"
+
+    monkeypatch.setattr(cubin, "cached", cached)
+    arch, kit = gpu_arch("sm_90a"), Kit({"target": "sm_90a"})
+    cubin.cubin.cache_clear()
+    pack._pack_door(kit, arch, "tiny")
+    cubin.cubin.cache_clear()
+    assert list(kit.door) == asked_for and len(asked_for) > 12
+    for title, (name, entry) in kit.door.items():
+        assert (kit.files[name], entry) == (title.encode(), "entry")

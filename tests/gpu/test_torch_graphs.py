@@ -16,8 +16,11 @@ from torch.nn import functional  # noqa: E402
 from torch_card import OURS, THEIRS  # noqa: E402
 from torch_graphs import randomize  # noqa: E402
 
+from implicit_conv.gpu.cuda.arch import gpu_arch  # noqa: E402
 from implicit_conv.torch import backend as door  # noqa: E402
-from implicit_conv.torch import cuda_graphs, cuda_layers  # noqa: E402
+from implicit_conv.torch import cuda_graphs, cuda_layers, override  # noqa: E402
+from perf import asked  # noqa: E402
+from perf.bringup import networks  # noqa: E402
 
 RUNS = 1, 2, 3, 4, 33, 40
 BOUNDS = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 1e-5}
@@ -550,3 +553,48 @@ def test_a_capture_lets_other_threads_work(monkeypatch):
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Mock)
     _, results = cuda_graphs.captured(lambda x: (x,), [1])
     assert results == (1,) and given == [{"capture_error_mode": "thread_local"}]
+class Convolved(torch.autograd.Function):
+    """`enable`, whose kernels torch's dispatcher does not call here."""
+
+    @staticmethod
+    def forward(ctx, x, w, window, on_gpu):
+        ctx.save_for_backward(x, w)
+        ctx.of = window, on_gpu
+        given = on_gpu(x.detach()), on_gpu(w.detach()), None
+        return override._convolution_on_gpu(None, *given, *window).as_subclass(torch.Tensor)
+
+    @staticmethod
+    def backward(ctx, dy):
+        window, on_gpu = ctx.of
+        given = (on_gpu(each.detach()) for each in (dy, *ctx.saved_tensors))
+        mask = [*ctx.needs_input_grad[:2], False]
+        found = override._backward_on_gpu(None, *given, None, *window, mask)
+        made = (each if each is None else each.as_subclass(torch.Tensor) for each in found[:2])
+        return *made, None, None
+
+
+@pytest.mark.parametrize("name", ["predicts", "trains"])
+@pytest.mark.parametrize("images", [1, 3])
+def test_a_kit_has_the_kernels_that_a_network_asks_for(
+    card, device, recorder, monkeypatch, images, name
+):
+    """All and no others, and convolutions are counted."""
+
+    def convolved(module, x, w, bias):
+        window = module.stride, module.padding, module.dilation, False, (0, 0), module.groups
+        return Convolved.apply(x, w, window, card.on_gpu)
+
+    make = networks.predict if name == "predicts" else networks.train
+    work = networks.Work("some images", images, 0.03 if name == "predicts" else 0.7, make)
+    model, x = networks.TINY.model("cpu"), networks.TINY.images(images, "cpu")
+    exact = work.make(copy.deepcopy(model).float(), x.float())()
+    expected = {*asked.kernels(gpu_arch("sm_90a"), networks.TINY, [work])}
+    torch._dynamo.reset()
+    if name == "predicts":
+        compiled = torch.compile(copy.deepcopy(model), backend=device(), dynamic=False)
+        assert networks.checked(work.make(compiled, x), exact, work.bound)[1] == 12
+        assert {v.scaled for v in recorder.variants} == {True}
+    monkeypatch.setattr(nn.Conv2d, "_conv_forward", convolved)
+    assert networks.checked(work.make(model, x), exact, work.bound)[1] == work.operators(12)
+    copies = {entry for entry in recorder.entries if entry.startswith("phase filters")}
+    assert {*map(repr, recorder.variants)} | copies == expected
