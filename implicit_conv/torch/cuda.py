@@ -247,11 +247,12 @@ def _chosen(key: Any, given: Operands, operation: Operation, y: Any, theirs: Cal
         return _raced(key, given, operation, y, theirs)
     except (ShapeError, DTypeError, PlanError) as error:
         LOG.debug(REFUSAL, error)
-    except (torch.OutOfMemoryError, DriverError) as error:  # a later call may have more memory
-        _tell(str(error))
+    except torch.OutOfMemoryError:
         return None
     except Exception as error:  # of a compiler, the driver, the card: a network goes on without us
         _tell(str(error) or type(error).__name__)
+        if "CUDA_ERROR_OUT_OF_MEMORY" in str(error):  # of which a later call may have more
+            return None
     return REFUSED
 
 

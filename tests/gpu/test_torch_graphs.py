@@ -553,6 +553,8 @@ def test_a_capture_lets_other_threads_work(monkeypatch):
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Mock)
     _, results = cuda_graphs.captured(lambda x: (x,), [1])
     assert results == (1,) and given == [{"capture_error_mode": "thread_local"}]
+
+
 class Convolved(torch.autograd.Function):
     """`enable`, whose kernels torch's dispatcher does not call here."""
 

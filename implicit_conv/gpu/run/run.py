@@ -153,7 +153,7 @@ def pairs(choice: AnyChoice, scale: Any, bias: Any) -> Any:
     if others or package not in ("numpy", "torch", "cupy"):
         kinds = " and ".join(type(each).__name__ for each in vectors)
         raise PlanError(
-            f"a scale and a bias of {kinds} cannot be converted here; pass arrays of torch, of CuPy "
+            f"a scale and a bias of {kinds} cannot be converted here; pass both of torch or CuPy "
             "or, with numpy arrays, of numpy, or multiply the filters by the scale"
         )
     module = sys.modules[package]
