@@ -5,6 +5,7 @@ Data are integers, so sums are exact in any order.
 
 import functools
 import importlib.util
+import json
 import re
 
 import numpy as np
@@ -36,6 +37,7 @@ from implicit_conv.testing.gpu.weight_gradients import (
     gradient_problems,
     with_splits,
 )
+from perf import gates, gpu_gates
 from perf.bringup.interpret import WriteError, interpret_wgrad, ptx_of
 from perf.bringup.sass import tool
 
@@ -275,13 +277,19 @@ def test_kernels_are_linked_without_spills(number, dtype):
     from implicit_conv.kernels.gpu.blob import signature
     from implicit_conv.kernels.gpu.compile import compile_kernel
 
-    cc = KNOWN[number].cc
+    cc, expected = KNOWN[number].cc, json.loads(gates.EXPECTED.read_text())
+    gated = {(v, cc): name for name, v, cc in gpu_gates.kernels()}
     kernels = {*wgrad_variants(dtype), *wgrad_variants(dtype, 4)}
     for v in (*kernels, SplitSum(dtype, 16 // ITEMSIZES[dtype])):
         if isinstance(v, WeightGrad) and not supports(v.target, cc):
             continue
         made = compile_kernel(python_kernel(v), signature(), cc, v.threads, v.bound)
         assert (made.spills, made.stack, made.complaints) == (0, 0, []), v
+        name = gated.get((v, cc))
+        if name and gpu_gates.compiler() == expected["gpu compiler"]:
+            assert gpu_gates.counts(made) == expected["gpu"][name], (
+                "meant? python -m perf gates --update"
+            )
 
 
 def plan(shape=(64, 56, 56, 64), w_shape=(64, 3, 3, 64), dtype="bfloat16", **options):
