@@ -32,7 +32,7 @@ from implicit_conv.gpu.plan.planner import choose, variants
 from implicit_conv.gpu.plan.wgrad import wgrad_variants
 from implicit_conv.kernels.geometry import CLAMP
 from implicit_conv.kernels.gpu.variant import Variant
-from implicit_conv.kernels.gpu.wgrad_variant import WeightGrad
+from implicit_conv.kernels.gpu.wgrad_variant import WgradVariant
 from implicit_conv.problem.options import GPU_DTYPES
 from implicit_conv.problem.problem import Problem
 from implicit_conv.testing import Case
@@ -73,7 +73,7 @@ def compiler() -> str | None:
     return ", ".join(found)
 
 
-def kernels() -> Iterator[tuple[str, Variant | WeightGrad, tuple[int, int, str]]]:
+def kernels() -> Iterator[tuple[str, Variant | WgradVariant, tuple[int, int, str]]]:
     """(name and target, variant of the largest tile, capability) of each family and target.
 
     Those of convolutions add a bias and a residual.
@@ -92,7 +92,7 @@ def kernels() -> Iterator[tuple[str, Variant | WeightGrad, tuple[int, int, str]]
     # Nor these, because the channels of the problem are a multiple of 16 bytes.
     by_name["folded-mma"] = replace(by_name["elements-mma"], folded=True)
     by_name["cp_async-words"] = replace(by_name["cp_async-mma"], copy_bytes=4)
-    largest: dict[str, Variant | WeightGrad] = {**by_name}
+    largest: dict[str, Variant | WgradVariant] = {**by_name}
     for dtype in ("bfloat16", "float32"):
         for gradient in wgrad_variants(dtype):
             largest.setdefault(family_name(gradient), gradient)
@@ -132,7 +132,7 @@ def narrow_variant(family: str, case: str) -> Variant:
     return replace(best.variant, biased=True, residual=True)
 
 
-def compiled(v: Variant | WeightGrad, cc: tuple[int, int, str]) -> Any:
+def compiled(v: Variant | WgradVariant, cc: tuple[int, int, str]) -> Any:
     """The linked kernel."""
     from implicit_conv.kernels.gpu.blob import signature
     from implicit_conv.kernels.gpu.compile import compile_kernel

@@ -38,7 +38,7 @@ from implicit_conv.kernels.gpu.wgrad_variant import (
     PANEL_BYTES,
     SUM_THREADS,
     SplitSum,
-    WeightGrad,
+    WgradVariant,
 )
 
 walk = device_module(plain_walk)
@@ -47,7 +47,7 @@ PANEL_CHUNKS = PANEL_BYTES // VECTOR_BYTES
 
 
 @functools.cache
-def make_wgrad(v: WeightGrad) -> Any:
+def make_wgrad(v: WgradVariant) -> Any:
     """The kernel of variant `v`; its one argument is the params blob."""
     produce = make_tensor_produce(v) if v.producer == "tma" else make_produce(v)
     consume = make_consume(v)
@@ -93,7 +93,7 @@ def pixel(params: Params, m: int) -> tuple[int, int, int]:
     return n, p, rest - p * g.Q
 
 
-def make_tensor_produce(v: WeightGrad) -> Any:
+def make_tensor_produce(v: WgradVariant) -> Any:
     """produce(params, stages, place, producer): one lane issues tensor copies.
 
     A copy has 64 channels of the pixels of a k-block: of dy as it is, of x for a filter tap.
@@ -126,7 +126,7 @@ def make_tensor_produce(v: WeightGrad) -> Any:
     return produce
 
 
-def make_taps(v: WeightGrad, panel: int = 0) -> Any:
+def make_taps(v: WgradVariant, panel: int = 0) -> Any:
     """taps(params, column): channel and offsets of w and h of each panel of a tile, in one tuple.
 
     `column` is the first one. Columns past the last tap have that one, and are not stored.
@@ -149,7 +149,7 @@ def make_taps(v: WeightGrad, panel: int = 0) -> Any:
     return taps
 
 
-def make_load_taps(v: WeightGrad, panel: int = 0) -> Any:
+def make_load_taps(v: WgradVariant, panel: int = 0) -> Any:
     """load_taps(at, map, pixel, barrier, taps): the copies of the panels of x, as `make_taps`."""
     panel_bytes, load = v.panel_bytes, tma.load_im2col("im2col")
     rest = device(lambda at, map, pixel, barrier, taps: None)
@@ -165,7 +165,7 @@ def make_load_taps(v: WeightGrad, panel: int = 0) -> Any:
     return load_taps
 
 
-def make_produce(v: WeightGrad) -> Any:
+def make_produce(v: WgradVariant) -> Any:
     """produce(params, stages, place, producer): loads the stages of a block's split.
 
     A thread has one chunk of columns, of every few pixels. What is outside the image, past the last
@@ -240,12 +240,12 @@ def make_produce(v: WeightGrad) -> Any:
     return produce
 
 
-def swizzle_mask(v: WeightGrad) -> int:
+def swizzle_mask(v: WgradVariant) -> int:
     """That of a stage: ldmatrix reads 8 pixels at once; float32 is read by neighbouring lanes."""
     return 0 if v.consumer == "fma" else plain_walk.swizzle_mask(PANEL_BYTES)
 
 
-def make_consume(v: WeightGrad) -> Any:
+def make_consume(v: WgradVariant) -> Any:
     """consume(params, stages, place, index): a warp's part of a tile, to the workspace."""
     tile_m, tile_n, a_bytes = v.tile_m, v.tile_n, v.a_bytes
     multiply = {"mma": make_mma, "fma": make_fma, "wgmma": make_wgmma}[v.consumer](v)
@@ -272,7 +272,7 @@ def make_consume(v: WeightGrad) -> Any:
     return consume
 
 
-def make_mma(v: WeightGrad) -> Any:
+def make_mma(v: WgradVariant) -> Any:
     """mma.sync with fragments from transposed ldmatrix, in steps of 16 pixels."""
     panel, panel_bytes, mask, steps = v.panel, v.panel_bytes, swizzle_mask(v), v.tile_k // 16
     load_a, load_b = smem.ldmatrix_trans(v.tiles_m), smem.ldmatrix_trans(v.tiles_n // 2)
@@ -292,7 +292,7 @@ def make_mma(v: WeightGrad) -> Any:
     return multiply
 
 
-def make_wgmma(v: WeightGrad) -> Any:
+def make_wgmma(v: WgradVariant) -> Any:
     """wgmma with both operands by MN-major descriptors; a warpgroup has 64 rows."""
     panel_bytes, steps = v.panel_bytes, v.tile_k // 16
     constant = mma.TRANSPOSED_DESCRIPTOR | panel_bytes // 16 << 16
@@ -309,7 +309,7 @@ def make_wgmma(v: WeightGrad) -> Any:
     return multiply
 
 
-def make_fma(v: WeightGrad) -> Any:
+def make_fma(v: WgradVariant) -> Any:
     """float32 fma in steps of 4 pixels: product and sum are rounded once together."""
     panel, panel_bytes, steps = v.panel, v.panel_bytes, v.tile_k // 4
     load_a = smem.load_columns(2 * v.tiles_m, 8 * 4, PANEL_BYTES)
@@ -329,7 +329,7 @@ def make_fma(v: WeightGrad) -> Any:
     return multiply
 
 
-def make_store_rows(v: WeightGrad, tile: int = 0) -> Any:
+def make_store_rows(v: WgradVariant, tile: int = 0) -> Any:
     """store_rows(at, pitch, rows, columns, acc): a lane's sums of tiles of 16 rows.
 
     `at` is the address of its first element, `rows` and `columns` are those from there on.

@@ -1,4 +1,4 @@
-"""WeightGrad and SplitSum: the compile-time choices of the kernels of a weight gradient."""
+"""WgradVariant and SplitSum: the compile-time choices of the kernels of a weight gradient."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SUM_THREADS = 256
 
 
 @dataclass(frozen=True)
-class WeightGrad:
+class WgradVariant:
     """The kernel that sums over the pixels of a split.
 
     Its tile has `tile_m` filters and `tile_n` columns, which are channels of filter taps. A stage
@@ -134,7 +134,7 @@ class WeightGrad:
         return f"{loader} wgrad + {self.consumer} {self.dtype} {tile}"
 
 
-def _rules(v: WeightGrad) -> Iterator[tuple[str, bool]]:
+def _rules(v: WgradVariant) -> Iterator[tuple[str, bool]]:
     yield f"producer {v.producer!r}", v.producer in ("tma", "cp_async", "elements")
     yield f"dtype is one of {tuple(ITEMSIZES)}, not {v.dtype!r}", v.dtype in ITEMSIZES
     sizes = COPY_SIZES if v.producer == "cp_async" else (VECTOR_BYTES,)
@@ -157,7 +157,7 @@ class SplitSum:
     """The kernel that adds the sums of all splits, and rounds them to `dtype`."""
 
     dtype: str
-    unit: int  # as of `WeightGrad`
+    unit: int  # as of `WgradVariant`
 
     threads = SUM_THREADS
     bound = 1

@@ -60,7 +60,10 @@ TRANSPOSED = {
         "residual has shape (1, 4, 5, 5) but the output has (1, 6",
     ),
     "out": ((X, W, {"out": X}), "the output has (1, 6, 7, 7); pass an array of that shape"),
-    "device": ((X, W, {"device": "cuda"}), "pass numpy arrays, and device='cpu'"),
+    "device": (
+        (X, W, {"device": "gpu"}),
+        "device 'gpu' is none of None, 'cpu', 'cuda' and 'cuda:N'",
+    ),
 }
 GRADIENT = {
     "input_shape": ((DY, WG, (4, 5)), "has 2 extents (4, 5); the shape of x has 4, or 3 without"),
@@ -86,6 +89,10 @@ OTHERS = {
         "a (low, high) pair for each, as in ((1, 2),)",
     ),
     "conv3d": (partial(ic.conv3d, X, W), "w has 4 axes (4, 6, 3, 3); KCTRS has 5"),
+    "volumes on a GPU": (
+        partial(ic.conv_transpose3d, ones(1, 4, 5, 5, 5), ones(4, 6, 3, 3, 3), device="cuda"),
+        "pass numpy arrays, and device='cpu'",
+    ),
     "im2col": (partial(ic.im2col, X, 9), "5 pixels with padding (0, 0) make 5, but 9 taps"),
     "im2col groups": (partial(ic.im2col, X, 3, groups=3), "C=4 is not a multiple of groups=3"),
     "im2col kernel": (partial(ic.im2col, X, 0), "kernel is 0; it must be an integer of at least 1"),

@@ -18,7 +18,7 @@ from implicit_conv.gpu.cuda import driver, transfer
 from implicit_conv.kernels.geometry import CLAMP, Geometry
 from implicit_conv.kernels.gpu.call import Call, Limits
 from implicit_conv.kernels.gpu.sizes import MAP_BYTES, VECTOR_BYTES
-from implicit_conv.kernels.gpu.wgrad_variant import SplitSum, WeightGrad
+from implicit_conv.kernels.gpu.wgrad_variant import SplitSum, WgradVariant
 from implicit_conv.problem import reference
 from implicit_conv.problem.options import PADDING_MODES, contiguous_strides
 from implicit_conv.process import cache
@@ -114,7 +114,7 @@ class Recorder:
             self.copy_filters(int(dtype.removeprefix(FILTERS)))
         if dtype not in self.convolved:
             return
-        if isinstance(v, WeightGrad):
+        if isinstance(v, WgradVariant):
             self.sum_splits(numpy_dtype(dtype), v)
         elif isinstance(v, SplitSum):
             self.add_splits(numpy_dtype(dtype), v)

@@ -27,7 +27,7 @@ from implicit_conv.gpu.plan.views import images
 from implicit_conv.gpu.plan.wgrad import choose_wgrad, wgrad_variants
 from implicit_conv.gpu.run import wgrad
 from implicit_conv.kernels.gpu.targets import supports, target_name
-from implicit_conv.kernels.gpu.wgrad_variant import SplitSum, WeightGrad
+from implicit_conv.kernels.gpu.wgrad_variant import SplitSum, WgradVariant
 from implicit_conv.problem.options import GPU_DTYPES, ITEMSIZES
 from implicit_conv.problem.problem import Problem
 from implicit_conv.testing.gpu.problems import loaded, stored
@@ -281,7 +281,7 @@ def test_kernels_are_linked_without_spills(number, dtype):
     gated = {(v, cc): name for name, v, cc in gpu_gates.kernels()}
     kernels = {*wgrad_variants(dtype), *wgrad_variants(dtype, 4)}
     for v in (*kernels, SplitSum(dtype, 16 // ITEMSIZES[dtype])):
-        if isinstance(v, WeightGrad) and not supports(v.target, cc):
+        if isinstance(v, WgradVariant) and not supports(v.target, cc):
             continue
         made = compile_kernel(python_kernel(v), signature(), cc, v.threads, v.bound)
         assert (made.spills, made.stack, made.complaints) == (0, 0, []), v

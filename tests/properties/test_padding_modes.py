@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from sampling import count, examples, sampled
 
 import implicit_conv
-from implicit_conv import PlanError, ShapeError, config, conv1d, conv2d, plan_conv2d
+from implicit_conv import (
+    PlanError,
+    ShapeError,
+    config,
+    conv1d,
+    conv2d,
+    plan_conv2d,
+    plan_conv2d_input_grad,
+)
 from implicit_conv.arrays.arrays import numpy_dtype
 from implicit_conv.cpu.candidates.problem_views import spatial, ungrouped, widened
 from implicit_conv.cpu.candidates.tiling import Tiling, rounded_up
@@ -368,10 +376,11 @@ def test_an_unknown_mode_is_refused_with_all_modes(mode):
         plan_conv2d((1, 3, 5, 5), (4, 3, 3, 3), padding=1, padding_mode=mode)
 
 
-@pytest.mark.parametrize("device", ["sm_90", "cuda"])
-def test_gpus_refuse_other_modes(device):
+def test_gpus_repeat_pixels_but_not_in_gradients():
     given = {"x_shape": (1, 8, 9, 9), "w_shape": (8, 8, 3, 3), "dtype": "float16", "padding": 1}
+    for device in ("sm_90", "cpu"):
+        for mode in ("Zeros", "reflect"):
+            assert plan_conv2d(**given, padding_mode=mode, device=device)
+    given = {"dtype": "float16", "padding": 1, "padding_mode": "reflect", "device": "sm_90"}
     with pytest.raises(PlanError, match="'zeros', not 'reflect'; use device='cpu'"):
-        plan_conv2d(**given, padding_mode="reflect", device=device)
-    assert plan_conv2d(**given, padding_mode="Zeros", device="sm_90")
-    assert plan_conv2d(**given, padding_mode="reflect", device="cpu")
+        plan_conv2d_input_grad((1, 8, 9, 9), (8, 8, 3, 3), (1, 8, 9, 9), **given)

@@ -17,7 +17,7 @@ from implicit_conv.gpu.plan.rows import rows_variant
 from implicit_conv.kernels.gpu.sizes import VECTOR_BYTES
 from implicit_conv.kernels.gpu.targets import supports, target_name
 from implicit_conv.kernels.gpu.variant import Rows, Strip, Variant
-from implicit_conv.kernels.gpu.wgrad_variant import WeightGrad
+from implicit_conv.kernels.gpu.wgrad_variant import WgradVariant
 
 CHANNELS_LAST = (("NHWC", "KRSC"),)
 ANY_LAYOUT = (("NHWC", "KRSC"), ("NCHW", "KCRS"), ("NHWC", "RSCK"), ("NCHW", "KRSC"))
@@ -235,7 +235,7 @@ class GradFamily(NamedTuple):
     name: str
     loads: str
     multiplies: str
-    variants: tuple[WeightGrad, ...]
+    variants: tuple[WgradVariant, ...]
 
     @property
     def target(self) -> str:
@@ -250,8 +250,8 @@ _GRADIENTS = (
         "TMA im2col",
         "wgmma, transposed descriptors",
         (
-            WeightGrad("tma", _BF, 64, 128, 4, 1, 16),
-            WeightGrad("tma", _HALF, 128, 64, 8, 1, 32),
+            WgradVariant("tma", _BF, 64, 128, 4, 1, 16),
+            WgradVariant("tma", _HALF, 128, 64, 8, 1, 32),
         ),
     ),
     GradFamily(
@@ -259,25 +259,25 @@ _GRADIENTS = (
         _LOADS,
         "mma.sync, transposed fragments",
         (
-            WeightGrad("cp_async", _BF, *_SMALL),
-            WeightGrad("elements", _HALF, *_SMALL),
-            WeightGrad("cp_async", _HALF, *_SMALL, copy_bytes=4),
-            WeightGrad("cp_async", _BF, *_SMALL, copy_bytes=8),
+            WgradVariant("cp_async", _BF, *_SMALL),
+            WgradVariant("elements", _HALF, *_SMALL),
+            WgradVariant("cp_async", _HALF, *_SMALL, copy_bytes=4),
+            WgradVariant("cp_async", _BF, *_SMALL, copy_bytes=8),
         ),
     ),
     GradFamily(
         "wgrad-fma",
         _LOADS,
         "float32 fma, transposed fragments",
-        (WeightGrad("cp_async", _FLOAT, *_SMALL), WeightGrad("elements", _FLOAT, *_SMALL)),
+        (WgradVariant("cp_async", _FLOAT, *_SMALL), WgradVariant("elements", _FLOAT, *_SMALL)),
     ),
 )
 GRADIENTS = {family.name: family for family in _GRADIENTS}
 
 
-def family_name(v: Variant | WeightGrad) -> str:
+def family_name(v: Variant | WgradVariant) -> str:
     """The name of the family that a kernel belongs to."""
-    if isinstance(v, WeightGrad):
+    if isinstance(v, WgradVariant):
         return f"wgrad-{v.consumer}"
     if v.copy_bytes < VECTOR_BYTES:
         return "cp_async-words"
@@ -309,7 +309,7 @@ class Rung(NamedTuple):
     hardware: str
 
 
-def evidence_of(v: Variant | WeightGrad, target: str) -> str:
+def evidence_of(v: Variant | WgradVariant, target: str) -> str:
     """What has been shown of a kernel's family on a target, as a clause for `explain`."""
     number = max(n for n in GENERATIONS if n <= int(re.findall(r"\d+", target)[0]))
     code, family = target_name(KNOWN[number].cc), family_name(v)

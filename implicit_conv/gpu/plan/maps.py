@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from implicit_conv.kernels.gpu.variant import Variant
-from implicit_conv.kernels.gpu.wgrad_variant import WeightGrad
+from implicit_conv.kernels.gpu.wgrad_variant import WgradVariant
 from implicit_conv.problem.problem import Problem
 from implicit_conv.tma.maps.maps import TensorMap
 from implicit_conv.tma.maps.tiled import TiledMap
@@ -57,7 +57,7 @@ def filter_map(problem: Problem, v: Variant, address: int | None = None) -> Tile
 
 
 def wgrad_maps(
-    problem: Problem, v: WeightGrad, x: int | None = None, dy: int | None = None
+    problem: Problem, v: WgradVariant, x: int | None = None, dy: int | None = None
 ) -> tuple[TensorMap, TensorMap]:
     """The maps of channels-last x and dy at these addresses; a copy has a panel of a k-block.
 

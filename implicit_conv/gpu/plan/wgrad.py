@@ -45,7 +45,7 @@ from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.gpu.call import INDICES
 from implicit_conv.kernels.gpu.sizes import COPY_SIZES, STAGE_BARRIERS_BYTES, VECTOR_BYTES
 from implicit_conv.kernels.gpu.targets import requirement, supports
-from implicit_conv.kernels.gpu.wgrad_variant import SplitSum, WeightGrad
+from implicit_conv.kernels.gpu.wgrad_variant import SplitSum, WgradVariant
 from implicit_conv.kernels.schedule import ceil_div
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import geometry
@@ -68,7 +68,7 @@ class WgradCandidate:
     """
 
     view: Problem
-    variant: WeightGrad
+    variant: WgradVariant
     stages: int = 0
     splits: int = 0
     k_blocks: int = 0
@@ -105,7 +105,7 @@ class WgradChoice:
         return self.best.estimate
 
     @property
-    def variant(self) -> WeightGrad:
+    def variant(self) -> WgradVariant:
         """The chosen kernel."""
         return self.best.variant
 
@@ -155,7 +155,7 @@ class WgradChoice:
         return self.best.stages * (self.variant.stage_bytes + STAGE_BARRIERS_BYTES)
 
     @property
-    def launches(self) -> list[tuple[WeightGrad | SplitSum, int, int]]:
+    def launches(self) -> list[tuple[WgradVariant | SplitSum, int, int]]:
         """(kernel, blocks, bytes of shared memory) of each launch."""
         if not self.elements:
             return []
@@ -169,7 +169,7 @@ def choose_wgrad(
     view: Problem,
     out_dtype: str,
     limit: int | None = None,
-    variant: WeightGrad | None = None,
+    variant: WgradVariant | None = None,
 ) -> WgradChoice:
     """The best kernel for the weight gradient of `problem`; with `variant`, that kernel alone.
 
@@ -190,17 +190,17 @@ def choose_wgrad(
     return WgradChoice(problem, view, arch, out_dtype, best, candidates)
 
 
-def wgrad_variants(dtype: str, copy_bytes: int = VECTOR_BYTES) -> Iterator[WeightGrad]:
+def wgrad_variants(dtype: str, copy_bytes: int = VECTOR_BYTES) -> Iterator[WgradVariant]:
     """The kernels to consider; cp.async copies so many bytes at a time."""
     if dtype != "float32":
         for m, n, resident in WGMMA_TILES:
-            yield WeightGrad("tma", dtype, m, n, m // 16, 1, PIXELS, resident)
+            yield WgradVariant("tma", dtype, m, n, m // 16, 1, PIXELS, resident)
     narrow = dtype == "float32"  # fma multiplies, whose accumulators are fewer
     for m, n, warps_m, warps_n, resident in TILES[-1:] if narrow else TILES:
         pixels = FLOAT_PIXELS if narrow else PIXELS
         tile = m, n, warps_m, warps_n, pixels, resident
-        yield WeightGrad("cp_async", dtype, *tile, copy_bytes)
-        yield WeightGrad("elements", dtype, *tile)
+        yield WgradVariant("cp_async", dtype, *tile, copy_bytes)
+        yield WgradVariant("elements", dtype, *tile)
 
 
 def copy_size(view: Problem) -> int:
@@ -210,29 +210,29 @@ def copy_size(view: Problem) -> int:
     return next(able, min(COPY_SIZES))
 
 
-def wgrad_geometry(view: Problem, v: WeightGrad) -> Geometry:
+def wgrad_geometry(view: Problem, v: WgradVariant) -> Geometry:
     """The Geometry of a problem, with tiles of a kernel."""
     sizes = {"tile_m": v.tile_m, "tile_c": v.unit, "tile_k": v.tile_n}
     return geometry(view, tile=(1, 1, 1), offset_max=W_OFFSET_MAX, **sizes)
 
 
-def columns(view: Problem, v: WeightGrad) -> int:
+def columns(view: Problem, v: WgradVariant) -> int:
     """Columns of gemm_n: the channels of each tap are padded to whole chunks."""
     return int(math.prod(view.kernel) * ceil_div(view.C // view.groups, v.unit) * v.unit)
 
 
-def tile_counts(view: Problem, v: WeightGrad) -> tuple[int, int, int]:
+def tile_counts(view: Problem, v: WgradVariant) -> tuple[int, int, int]:
     """`WgradChoice.tiles` of a problem."""
     rows = ceil_div(view.K // view.groups, v.tile_m)
     return view.groups, int(rows), int(ceil_div(columns(view, v), v.tile_n))
 
 
-def elements(view: Problem, v: WeightGrad) -> int:
+def elements(view: Problem, v: WgradVariant) -> int:
     """`WgradChoice.elements` of a problem."""
     return view.K * columns(view, v)
 
 
-def wgrad_rule(view: Problem, v: WeightGrad) -> str:
+def wgrad_rule(view: Problem, v: WgradVariant) -> str:
     """The reason why a kernel cannot compute a problem, or an empty string."""
     if v.producer == "tma":
         if view.groups > 1:
@@ -264,7 +264,7 @@ def wgrad_rule(view: Problem, v: WeightGrad) -> str:
 
 
 def consider_wgrad(
-    view: Problem, arch: GpuArch, v: WeightGrad, limit: int | None = None
+    view: Problem, arch: GpuArch, v: WgradVariant, limit: int | None = None
 ) -> WgradCandidate:
     """The candidate of a kernel with its best number of splits, or the reason of its refusal."""
     reason = "" if supports(v.target, arch.cc) else f"needs {requirement(v.target)}"

@@ -236,7 +236,7 @@ def located_arch(device: str | GpuArch) -> tuple[GpuArch, int | None]:
     """The GPU that `device` names, and its number here: None for the current one or a target."""
     if isinstance(device, GpuArch):
         return device, None
-    if is_target(device):
+    if isinstance(device, str) and is_target(device):
         return gpu_arch(device), None
     number = device_number(device)
     return (driver.current_arch() if number is None else driver.device_arch(number)), number

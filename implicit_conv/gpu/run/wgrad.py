@@ -44,7 +44,7 @@ from implicit_conv.gpu.run.launch import Addresses, Blobs, DeviceArray, unaligne
 from implicit_conv.gpu.run.run import check_arch
 from implicit_conv.kernels.gpu.call import Call as KernelCall
 from implicit_conv.kernels.gpu.call import pack, reciprocal
-from implicit_conv.kernels.gpu.wgrad_variant import WeightGrad
+from implicit_conv.kernels.gpu.wgrad_variant import WgradVariant
 from implicit_conv.problem.options import GPU_DTYPES, ITEMSIZES, PRECISIONS
 from implicit_conv.problem.problem import Problem
 from implicit_conv.process.cache import PLANS, keep_call
@@ -160,7 +160,7 @@ def adapted(choice: WgradChoice, x: Operand, dy: Operand) -> WgradChoice:
     raise PlanError(f"{reason}; no GPU kernel can load it within max_workspace")
 
 
-def misfit(v: WeightGrad, x: Operand, dy: Operand) -> str:
+def misfit(v: WgradVariant, x: Operand, dy: Operand) -> str:
     """The reason why a kernel cannot load these arrays, or an empty string."""
     if v.producer == "elements":
         return ""

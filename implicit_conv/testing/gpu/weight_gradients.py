@@ -13,7 +13,7 @@ from implicit_conv import conv2d_weight_grad
 from implicit_conv.gpu.cuda.arch import GpuArch
 from implicit_conv.gpu.plan.views import images
 from implicit_conv.gpu.plan.wgrad import WgradChoice, choose_wgrad
-from implicit_conv.kernels.gpu.wgrad_variant import WeightGrad
+from implicit_conv.kernels.gpu.wgrad_variant import WgradVariant
 from implicit_conv.testing import Case
 from implicit_conv.testing.gpu.problems import loaded, problem_of, stored
 
@@ -21,7 +21,7 @@ Array = NDArray[Any]
 
 
 def gradient_problems(
-    kernels: Iterable[WeightGrad], arch: GpuArch, count: int, seed: int
+    kernels: Iterable[WgradVariant], arch: GpuArch, count: int, seed: int
 ) -> Iterator[WgradChoice]:
     """`count` random problems of each kernel: two tiles along gemm_m and gemm_n, several splits."""
     rng = np.random.default_rng(seed)
@@ -39,7 +39,7 @@ def gradient_problems(
             yield with_splits(choice, int(rng.integers(1, 4)), int(rng.integers(2, 4)))
 
 
-def random_gradient(rng: np.random.Generator, v: WeightGrad) -> Case:
+def random_gradient(rng: np.random.Generator, v: WgradVariant) -> Case:
     """A problem with a ragged tile, and with padding, strides and dilations that differ."""
     unit = 1 if v.producer == "elements" else v.copy_bytes // v.itemsize
     while True:
