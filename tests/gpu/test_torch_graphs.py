@@ -600,3 +600,15 @@ def test_a_kit_has_the_kernels_that_a_network_asks_for(
     assert networks.checked(work.make(model, x), exact, work.bound)[1] == work.operators(12)
     copies = {entry for entry in recorder.entries if entry.startswith("phase filters")}
     assert {*map(repr, recorder.variants)} | copies == expected
+
+
+def test_autocast_converts_biases(card, device):
+    """Else our kernel would be left out, which takes one dtype."""
+    model, x = randomize(nn.Conv2d(3, 8, 3)), torch.randn(1, 3, 9, 8)
+    compiled = torch.compile(model, backend=device())
+    for _ in range(4):
+        card.ran.clear()
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            found, theirs = compiled(x), model(x)
+        torch.testing.assert_close(found, theirs, rtol=2e-2, atol=2e-2)
+    assert card.ran == ["ours"]
