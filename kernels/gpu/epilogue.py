@@ -3,7 +3,7 @@
 A warp stores its accumulator in chunks of 16 rows and 32 or 64 columns. Rows past the last pixel,
 junk slots and columns past K are not stored. How lanes and elements go together depends on y:
 
-    store_16bit.py      channels-last, 16-bit elements
+    store_16bit.py      channels-last, elements of 16 bits
     store_float32.py    channels-last, float32
     store_elements.py   any other layout
 """
@@ -34,7 +34,7 @@ def make_writer(v: Variant) -> Any:
     locate_row = make_locate_row(v)
     if not v.packed:
         return make_store_elements(v, locate_row)
-    make_store = make_store_float32 if v.itemsize == 4 else make_store_16bit
+    make_store = make_store_16bit if v.staged else make_store_float32
     return make_store(v, locate_row)
 
 

@@ -12,14 +12,20 @@ from implicit_conv.kernels.gpu import gmem, smem, warp
 from implicit_conv.kernels.gpu.call import Floats, Params
 from implicit_conv.kernels.gpu.epilogue_math import ACTIVATIONS
 from implicit_conv.kernels.gpu.ptx import device
-from implicit_conv.kernels.gpu.sizes import CHUNK_COLUMNS, CHUNK_ROWS, PAIR_BYTES, STAGING_PITCH
+from implicit_conv.kernels.gpu.sizes import (
+    CHUNK_COLUMNS,
+    CHUNK_ROWS,
+    ITEMSIZES,
+    PAIR_BYTES,
+    STAGING_PITCH,
+)
 from implicit_conv.kernels.gpu.variant import Variant
 
 
 def make_store_elements(v: Variant, locate_row: Any) -> tuple[Any, Any]:
     """(locate, store_chunk) as in `epilogue.make_writer`."""
     element_math = make_element_math(v)
-    store = gmem.store(v.itemsize)
+    store = gmem.store(ITEMSIZES[v.y_dtype])
     stage = smem.store_tiles(CHUNK_COLUMNS // 8, STAGING_PITCH)
     step = 32 // CHUNK_ROWS
 
@@ -55,7 +61,7 @@ def make_element_math(v: Variant) -> Any:
     """
     itemsize = v.itemsize
     load, load_constant = gmem.load(itemsize), gmem.load(itemsize, True)
-    to_float, from_float = gmem.to_float(v.dtype), gmem.from_float(v.dtype)
+    to_float, from_float = gmem.to_float(v.dtype), gmem.from_float(v.y_dtype)
     unchanged = device(lambda params, value, at, kept, k: value)
     add_bias, add_residual, change = unchanged, unchanged, unchanged
     if v.scaled:

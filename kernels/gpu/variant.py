@@ -144,6 +144,7 @@ class Variant:
     resident: int = 1  # blocks of a multiprocessor: one stores while another multiplies
     copy_bytes: int = VECTOR_BYTES  # of a cp.async
     padding_mode: int = ZEROS  # as of geometry.py; others are loaded by computed addresses
+    rounded: bool = True  # y has elements of `dtype`, else float32, which all sums are
 
     def __post_init__(self) -> None:
         for rule, holds in _rules(self):
@@ -157,8 +158,13 @@ class Variant:
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element of x, w and y."""
+        """Bytes of an element of x, w and residual, and of y if it is rounded."""
         return ITEMSIZES[self.dtype]
+
+    @property
+    def y_dtype(self) -> str:
+        """The dtype of y."""
+        return self.dtype if self.rounded else "float32"
 
     @property
     def bias_bytes(self) -> int:
@@ -230,13 +236,17 @@ class Variant:
     def chunk_columns(self) -> int:
         """Columns that a warp stores together: those of a line of memory, where it has them."""
         line = 2 * CHUNK_COLUMNS
-        whole = self.packed and self.itemsize == 2 and self.tile_n % (line * self.warps_n) == 0
-        return line if whole else CHUNK_COLUMNS
+        return line if self.staged and self.tile_n % (line * self.warps_n) == 0 else CHUNK_COLUMNS
+
+    @property
+    def staged(self) -> bool:
+        """Whether elements of y are staged as they are: channels-last ones of 16 bits."""
+        return self.packed and ITEMSIZES[self.y_dtype] == 2
 
     @property
     def staging_bytes(self) -> int:
         """Bytes of a warp's staging tile: a chunk of elements of y, or padded rows of float32."""
-        if self.packed and self.itemsize == 2:
+        if self.staged:
             return CHUNK_ROWS * self.chunk_columns * self.itemsize
         return STAGING_BYTES
 
@@ -289,7 +299,8 @@ class Variant:
         loader = f"{self.copy_bytes}-byte {loader}" if self.copy_bytes < VECTOR_BYTES else loader
         loader = f"folded {loader}" if self.folded else loader
         tile = f"{self.tile_m}x{self.tile_n}x{self.tile_c}"
-        return f"{loader} {loads[self.mode]} + {self.consumer}{source} {self.dtype} {tile}"
+        y = "" if self.rounded else ", float32 y"
+        return f"{loader} {loads[self.mode]} + {self.consumer}{source} {self.dtype} {tile}{y}"
 
     def _direct_name(self) -> str:
         strip, tile = self.strip, f"{self.tile_m}x{self.tile_n}"
@@ -305,12 +316,14 @@ class Variant:
     def _rows_name(self, band: Rows) -> str:
         kernel, stride = ("x".join(map(str, pair)) for pair in (band.kernel, band.stride))
         tile = f"{band.rows}x{self.row_columns}x{self.tile_n}"
-        return f"rows {self.producer} {self.dtype} {tile}, {kernel}/{stride} on {band.channels}"
+        y = "" if self.rounded else ", float32 y"
+        return f"rows {self.producer} {self.dtype} {tile}, {kernel}/{stride} on {band.channels}{y}"
 
 
 def _rules(v: Variant) -> Iterator[tuple[str, bool]]:
     yield f"consumer {v.consumer!r} and strip {v.strip}", (v.consumer == "direct") == bool(v.strip)
     yield f"consumer {v.consumer!r} and rows {v.band}", (v.consumer == "rows") == bool(v.band)
+    yield "sums that are not rounded are of 16-bit elements", v.rounded or v.dtype != "float32"
     if v.strip:
         yield from _strip_rules(v.strip)
         yield from _direct_rules(v, v.strip)
@@ -335,6 +348,7 @@ def _direct_rules(v: Variant, strip: Strip) -> Iterator[tuple[str, bool]]:
     yield "direct kernels load vectors or elements", v.producer in ("vectors", "elements")
     yield f"dtype is one of {tuple(ITEMSIZES)}, not {v.dtype!r}", v.dtype in ITEMSIZES
     yield "direct kernels have no walk and no folded loads", v.mode == "im2col" and not v.folded
+    yield "direct kernels round y to the dtype of x", v.rounded
     yield "pixels are located one by one", not v.linear
     yield "vectors are stored 16 bytes at a time", v.packed or v.producer != "vectors"
     yield "a panel has whole vectors", v.tile_n % v.filters == 0

@@ -145,7 +145,8 @@ def interpret(
     offset = v.alignment % VECTOR_BYTES
     x_at = _put(memory, x, offset, gap, 0 if v.producer == "tma" else apart)
     w_at, z = _put(memory, w, offset, gap), _put(memory, residual, apart=apart)
-    unset = residual if in_place else np.full(view.output_shape, -1, f"i{v.itemsize}")
+    size = ITEMSIZES[v.y_dtype]
+    unset = residual if in_place else np.full(view.output_shape, -1, f"i{size}")
     out = _put(memory, unset, apart=apart)
     z = out if in_place else z
     bias_at = 0 if bias is None else memory.put(bias.copy())
@@ -167,7 +168,7 @@ def interpret(
     times = _images(launch.written.get(out.address, np.zeros(y.size, np.uint8)), out, view.N)
     if (times != 1).any():
         raise WriteError(f"bytes of y were written {np.unique(times).tolist()} times")
-    kind = np.float32 if v.itemsize == 4 else np.uint16
+    kind = np.float32 if size == 4 else np.uint16
     return np.ascontiguousarray(_images(y, out, view.N)).view(kind).reshape(view.output_shape)
 
 

@@ -190,10 +190,12 @@ class Recorder:
         """
         call, g, limits, _ = self.launched()
         biased, residual = (v.biased, v.residual) if v else (call.bias, call.residual)
+        out = numpy_dtype(v.y_dtype) if v else dtype
         if v and not (v.strip or v.band or v.producer == "elements"):
             assert call.x % v.alignment == call.w % v.alignment == 0
         if v and v.packed:
-            assert call.y % VECTOR_BYTES == call.residual % VECTOR_BYTES == 0
+            size = VECTOR_BYTES * v.itemsize // out.itemsize
+            assert call.y % VECTOR_BYTES == call.residual % size == 0
         channels, filters = g.groups * g.C, g.groups * g.K
         x = self.array(
             call.x, (g.N, channels, g.H, g.W), (call.x_n, call.x_c, call.x_h, call.x_w), dtype
@@ -202,7 +204,7 @@ class Recorder:
             call.w, (filters, g.C, g.R, g.S), (call.w_k, call.w_c, call.w_r, call.w_s), dtype
         )
         y = self.array(
-            call.y, (g.N, filters, g.P, g.Q), (call.y_n, call.y_k, call.y_p, call.y_q), dtype
+            call.y, (g.N, filters, g.P, g.Q), (call.y_n, call.y_k, call.y_p, call.y_q), out
         )
         if x is None or w is None or y is None:
             return
@@ -229,7 +231,7 @@ class Recorder:
             pairs = self.array(call.bias, (2, filters, 1, 1), (4, 8, 0, 0), np.dtype("float32"))
             sums = sums * pairs[0] + pairs[1]
         elif biased:
-            sums += self.array(call.bias, (filters, 1, 1), (y.itemsize, 0, 0), dtype)
+            sums += self.array(call.bias, (filters, 1, 1), (x.itemsize, 0, 0), dtype)
         sums = sums + added
         if v and not v.plain:
             assert v.activation == CLAMP

@@ -42,6 +42,7 @@ REGISTER_LIMIT = 65536
 STORES = {"packed": False}
 BIAS_ALONE = {"plain": True, "residual": False}
 SCALED = {"scaled": True}
+SUMS = {"scaled": True, "rounded": False}
 # Slow on most GPUs; a comparison of signed with unsigned integers would cause them, for example.
 DOUBLE = ("DADD", "DMUL", "DFMA", "DSETP")
 
@@ -91,21 +92,28 @@ def kernels():
 
 
 def other_epilogues():
-    """The first tile of each family with the bias alone or with a scale, and with stores element by
-    element.
+    """The first tile of each family with the bias alone, with a scale, with one and sums that are
+    not rounded, and with stores element by element.
 
-    By default the first two are linked on the first target of each family. The stores are the same
-    code in every family, so they are linked once per target.
+    By default the first three are linked on the first target of each family. The stores are the
+    same code in every family, so they are linked once per target.
     """
     seen = set()
     for number in families.GENERATIONS:
         for dtype in ("bfloat16", "float32"):
             first = {family(v): v for v in reversed(plannable(number, dtype))}
             for place, v in enumerate(first.values()):
-                changes = {"bias alone": BIAS_ALONE, "scale": SCALED, "any output": STORES}
+                changes = {
+                    "bias alone": BIAS_ALONE,
+                    "scale": SCALED,
+                    "float32 y": SUMS,
+                    "any output": STORES,
+                }
                 for name, change in changes.items():
-                    if v.strip and change == STORES:
-                        continue  # vectors are never stored by elements
+                    if v.strip and change in (SUMS, STORES):
+                        continue  # vectors are rounded, and never stored by elements
+                    if dtype == "float32" and change == SUMS:
+                        continue
                     again = place > 0 if change == STORES else family(v) in seen
                     yield pytest.param(
                         number,

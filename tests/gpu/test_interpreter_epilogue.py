@@ -1,5 +1,6 @@
 """Bias, residual, activation and rounding of the epilogue, and the dump kernel, interpreted."""
 
+import contextlib
 import functools
 import importlib.util
 import math
@@ -21,6 +22,7 @@ from implicit_conv.testing.gpu.problems import (
     example_copies,
     loaded,
     plan_small,
+    random_case,
     stored,
     with_epilogue,
 )
@@ -57,10 +59,11 @@ def interpreted(plan, x, w, bias=None, residual=None, **options):
     scaled = bias is not None and bias.ndim == 2
     plan = with_epilogue(plan, bias is not None, residual is not None, scaled)
     kernel, dtype = kernel_of(plan.variant, plan.arch.cc), plan.variant.dtype
+    out = plan.variant.y_dtype
     given = [None if array is None else stored(array, dtype) for array in (x, w, bias, residual)]
     if scaled:
         given[2] = bias
-    return loaded(interpret(plan, kernel, *given, blocks=2, **options), dtype)
+    return loaded(interpret(plan, kernel, *given, blocks=2, **options), out)
 
 
 def apply(name, x):
@@ -84,10 +87,19 @@ def apply(name, x):
 
 
 def run(
-    family, number, layout, activation, integers, biased=True, added=True, scaled=False, **options
+    family,
+    number,
+    layout,
+    activation,
+    integers,
+    biased=True,
+    added=True,
+    scaled=False,
+    rounded=True,
+    **options,
 ):
-    """(y, expected, dtype); residuals are `added`."""
-    v = FAMILIES[family].variants[number]
+    """(y, expected, dtype of y); residuals are `added`."""
+    v = replace(FAMILIES[family].variants[number], rounded=rounded)
     layouts = {"layout": layout, "weight_layout": "KRSC" if layout == "NHWC" else "KCRS"}
     case = Case(**{**CASE.__dict__, **layouts})
     if v.strip:
@@ -106,7 +118,7 @@ def run(
     y = interpreted(plan, *case.arrange(x, w), *epilogue, **options)
     total = scale[:, None, None] * case.reference(x, w) + biased * bias[:, None, None]
     total += added * residual
-    return to_nchw(y, layout), apply(activation, total), v.dtype
+    return to_nchw(y, layout), apply(activation, total), v.y_dtype
 
 
 @pytest.mark.slow
@@ -143,6 +155,45 @@ def test_scale(family, number, layout, added):
     """By powers of two, so that values are exact: each filter's own, before bias and residual."""
     y, expected, dtype = run(family, number, layout, "relu", True, True, added, scaled=True)
     np.testing.assert_array_equal(y, loaded(stored(expected, dtype), dtype))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "number", "layout", "biased", "added", "scaled"),
+    [
+        ("tma-mma", 0, "NHWC", True, True, False),
+        ("cp_async-mma", 1, "NHWC", True, False, False),  # float16
+        ("tma-w-mma", 1, "NHWC", False, True, False),
+        ("tma-mma", 0, "NHWC", True, True, True),
+        ("elements-mma", 0, "NCHW", True, True, False),
+        ("elements-mma", 1, "NCHW", False, False, False),
+    ],
+)
+def test_sums_that_are_not_rounded(family, number, layout, biased, added, scaled):
+    """y is float32, bias and residual have the dtype of x; sums exceed what 16 bits hold."""
+    y, expected, dtype = run(
+        family, number, layout, None, True, biased, added, scaled, rounded=False
+    )
+    assert dtype == "float32" and y.dtype == np.float32
+    np.testing.assert_array_equal(y, expected)
+    narrow = FAMILIES[family].variants[number].dtype
+    if narrow == "bfloat16":
+        assert (loaded(stored(expected, narrow), narrow) != expected).any()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(FAMILIES.keys() - {"direct", "fma"}))
+def test_all_families_keep_their_sums(name):
+    family, rng = FAMILIES[name], np.random.default_rng(3)
+    v = replace(family.variants[0], rounded=False)
+    plan = None
+    while plan is None:
+        case = random_case(rng, family, v)
+        with contextlib.suppress(ValueError):  # no tensor map can express the walk
+            plan = plan_small(case, family, v)
+    x, w = case.inputs(3, integers=True)
+    y = to_nchw(interpreted(plan, *case.arrange(x, w)), case.layout)
+    np.testing.assert_array_equal(y, case.reference(x, w))
 
 
 @pytest.mark.slow

@@ -184,8 +184,8 @@ def test_demands_that_a_gpu_cannot_meet_are_refused():
         layer("sm_90", algorithm="fft")
     with pytest.raises(PlanError, match="precision 'exact' is none of strict, standard, fast"):
         layer("sm_90", precision="exact")
-    with pytest.raises(DTypeError, match="out_dtype float32: on a GPU y has the dtype of x"):
-        layer("sm_90", out_dtype="float32")
+    with pytest.raises(DTypeError, match="out_dtype float64: on a GPU y is float32, or has the"):
+        layer("sm_90", out_dtype="float64")
     assert layer("sm_90", dtype="float32", out_dtype="float32", algorithm="implicit_gemm")
 
 

@@ -22,12 +22,14 @@ CHOICES = {  # for x, w, out and the residual; and whether there are bias and re
     "offsets": (0, 1),
     "added": (0, 1),
     "dtype": ("float16", "bfloat16", "float32"),
+    "out_dtype": (None, "float32"),
 }
 DIFFERENCES = [
     *((key, place) for key in ("orders", "gaps", "offsets") for place in range(4)),
     ("added", 0),
     ("added", 1),
     ("dtype", 0),
+    ("out_dtype", 0),
     (None, 0),
 ]
 
@@ -74,6 +76,8 @@ def test_every_repetition_is_right(recorder, device_array, key, place, form):
     if key:
         if (key, place) != ("added", 1):
             kinds[0]["added"][1] = 1
+        if key == "out_dtype":
+            kinds[0]["dtype"] = ["bfloat16"]
         if key == "offsets":  # kernels that move 16 bytes
             kinds[0] |= {"orders": [LAST] * 4, "gaps": [0] * 4, "offsets": [0] * 4}
             kinds[0] |= {"sizes": ((2, 16, 6, 8), (16, 16, 2, 2))}
@@ -104,6 +108,7 @@ def kind_of_call(rng, form):
         ),
         "options": {"stride": stride, "padding": padding, "groups": groups},
         "dtype": [str(rng.choice(CHOICES["dtype"]))],
+        "out_dtype": [rng.choice(CHOICES["out_dtype"])],
         "orders": rng.choice(CHOICES["orders"], 4).tolist(),
         "gaps": rng.choice(CHOICES["gaps"], 4).tolist(),
         "offsets": rng.choice(CHOICES["offsets"], 4).tolist(),
@@ -127,7 +132,9 @@ def check(memory, rng, kind, before, looks):
         x, f, p = x[:, :, 0], f[:, :, 0], None
         residual = residual if residual is None else residual[:, :, 0]
     shape = (n, k, q) if signals else (n, k, p, q)
-    contents = x, f, np.full(shape, np.nan, x.dtype), residual
+    options = {**options, "out_dtype": kind["out_dtype"][0]}
+    out_dtype = np.dtype(options["out_dtype"] or x.dtype)
+    contents = x, f, np.full(shape, np.nan, out_dtype), residual
     if before is not None and kind["kept"]:
         arrays = before
         for (_, view), content in zip(arrays, (*contents, bias), strict=True):

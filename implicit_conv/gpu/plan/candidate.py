@@ -31,7 +31,7 @@ from implicit_conv.kernels.geometry import ZEROS, Geometry
 from implicit_conv.kernels.gpu.call import INDICES
 from implicit_conv.kernels.gpu.targets import requirement, supports
 from implicit_conv.kernels.gpu.variant import Variant
-from implicit_conv.problem.options import PADDING_MODES, Activation
+from implicit_conv.problem.options import ITEMSIZES, PADDING_MODES, Activation
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import geometry
 
@@ -147,6 +147,11 @@ class Choice:
     def y_channels(self) -> int:
         """The channels of y."""
         return self.problem.K
+
+    @property
+    def y_dtype(self) -> str:
+        """The dtype of y."""
+        return self.variant.y_dtype
 
     @property
     def packed_shape(self) -> tuple[int, ...]:
@@ -374,8 +379,8 @@ def estimate(g: Geometry, v: Variant, layout: SharedLayout, arch: GpuArch) -> Es
 
 def store_cycles(v: Variant) -> float:
     """Cycles of the epilogue of a tile."""
-    size = v.tile_m * v.tile_n * v.itemsize
-    return size / (LINE_STORES if v.packed and v.itemsize == 2 else OTHER_STORES)
+    size = v.tile_m * v.tile_n * ITEMSIZES[v.y_dtype]
+    return size / (LINE_STORES if v.staged else OTHER_STORES)
 
 
 def _estimate(
@@ -407,7 +412,7 @@ def memory_seconds(g: Geometry, v: Variant, arch: GpuArch) -> float:
     """
     outputs = g.N * g.P * g.Q
     pixels = min(g.N * g.H * g.W, outputs * g.R * g.S)  # a stride may leave some out
-    sizes = [channels * g.groups * v.itemsize for channels in (g.C, g.K)]
+    sizes = g.C * g.groups * v.itemsize, g.K * g.groups * ITEMSIZES[v.y_dtype]
     seconds = pixels * sizes[0] / READ_SHARE + outputs * sizes[1] / WRITE_SHARE
     seconds /= arch.memory
     if not v.strip:

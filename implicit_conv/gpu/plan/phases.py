@@ -29,6 +29,7 @@ from implicit_conv.gpu.plan.planner import choose
 from implicit_conv.gpu.plan.views import images
 from implicit_conv.kernels.geometry import CLAMP
 from implicit_conv.kernels.gpu.variant import Variant
+from implicit_conv.problem.options import ITEMSIZES
 from implicit_conv.problem.phases import (
     MOST_PHASES,
     Phase,
@@ -109,6 +110,11 @@ class Gradient:
         return self.problem.C
 
     @property
+    def y_dtype(self) -> str:
+        """The dtype of dx."""
+        return self.parts[0].choice.y_dtype
+
+    @property
     def packed_shape(self) -> tuple[int, ...]:
         """That of a packed filter: one axis."""
         return (math.prod(self.problem.weight_shape),)
@@ -175,7 +181,7 @@ class Gradient:
         """The estimate of a part; the driver sets pixels to zero at the rate of writing."""
         if part.choice.view.C or not self.keeps_zeros:
             return part.choice.estimate.cycles / self.arch.hertz
-        size = math.prod(self.y_shape) * self.problem.itemsize
+        size = math.prod(self.y_shape) * ITEMSIZES[self.y_dtype]
         return LAUNCH_SECONDS + size / (WRITE_SHARE * self.arch.memory)
 
 
@@ -195,6 +201,7 @@ def choose_gradient(
     transposed: bool = False,
     activation: tuple[float, float, float] | None = None,
     strict: bool = False,
+    rounded: bool = True,
 ) -> Gradient:
     """The best kernels for the input gradient of `problem` on `arch`; parameters as of `choose`.
 
@@ -215,7 +222,9 @@ def choose_gradient(
         phase = phase.changed(weight_layout=view.weight_layout)
         if phase not in known:
             phase.check_sizes()
-            known[phase] = choose(phase, arch, activation=activation, strict=strict)
+            known[phase] = choose(
+                phase, arch, activation=activation, strict=strict, rounded=rounded
+            )
         return known[phase]
 
     if not (phases and is_covered(view, phases)):

@@ -16,6 +16,7 @@ from implicit_conv.gpu.plan.views import patches
 from implicit_conv.kernels.geometry import CLAMP
 from implicit_conv.kernels.gpu.sizes import COPY_SIZES, VECTOR_BYTES
 from implicit_conv.kernels.gpu.variant import Variant
+from implicit_conv.problem.options import ITEMSIZES
 from implicit_conv.problem.problem import Problem
 
 LOADS = (("w", "tma"), ("im2col", "tma"), ("im2col", "cp_async"), ("im2col", "elements"))
@@ -36,6 +37,7 @@ def choose(
     view: Problem | None = None,
     activation: tuple[float, float, float] | None = None,
     strict: bool = False,
+    rounded: bool = True,
     variant: Variant | None = None,
 ) -> Choice:
     """The best kernel for `problem` on `arch`; with `variant`, that kernel alone, on `view` itself.
@@ -49,6 +51,8 @@ def choose(
         As of `problem.options.parse_activation`. None also says that there is no residual.
     strict : bool
         Keep one order of sums for every batch size.
+    rounded : bool
+        Whether y has the dtype of x; otherwise it is float32.
 
     Raises
     ------
@@ -62,7 +66,7 @@ def choose(
 
     def considered(view: Problem) -> Iterator[Candidate]:
         alone = None if variant is None else iter([replace(variant, activation=kind)])
-        for v in alone or variants(view, kind, plain=activation is None):
+        for v in alone or variants(view, kind, activation is None, rounded):
             yield consider(view, arch, v, strict)
 
     candidates = (*considered(view), *(considered(folded) if folded else ()))
@@ -94,9 +98,12 @@ def _choice(best: Candidate, **common: Any) -> Choice:
     )
 
 
-def variants(view: Problem, activation: int, plain: bool) -> Iterator[Variant]:
+def variants(
+    view: Problem, activation: int, plain: bool, rounded: bool = True
+) -> Iterator[Variant]:
     """The kernels to consider: every family with every tile."""
-    packed = _packed(view)
+    packed = _packed(view, rounded)
+    rounded = rounded or view.dtype == "float32"
     repeats = padding_mode(view)
     for v in _families(view):
         if repeats and (v.producer == "tma" or v.folded):
@@ -108,13 +115,14 @@ def variants(view: Problem, activation: int, plain: bool) -> Iterator[Variant]:
             linear=not v.wide and view.layout == "NHWC",
             packed=packed,
             padding_mode=repeats,
+            rounded=rounded,
         )
     if repeats:
         return
-    for v in direct_variants(view):
+    for v in direct_variants(view) if rounded else ():
         yield replace(v, activation=activation, plain=plain)
     for v in rows_variants(view):
-        yield replace(v, activation=activation, plain=plain, packed=packed)
+        yield replace(v, activation=activation, plain=plain, packed=packed, rounded=rounded)
 
 
 def _folded(view: Problem) -> Iterator[Variant]:
@@ -167,7 +175,7 @@ def copy_size(view: Problem) -> int:
     return next((size for size in COPY_SIZES if channels % size == 0), 0)
 
 
-def _packed(view: Problem) -> bool:
+def _packed(view: Problem, rounded: bool) -> bool:
     """Whether every row of K in y begins at a multiple of 16 bytes, for 16-byte stores."""
-    row = view.K // view.groups * view.itemsize
+    row = view.K // view.groups * (view.itemsize if rounded else ITEMSIZES["float32"])
     return view.layout == "NHWC" and row % VECTOR_BYTES == 0

@@ -117,7 +117,7 @@ def _in_view(choice: AnyChoice, given: Arrays) -> Arrays:
     return Arrays(
         x=_images(choice, given.x, choice.read, choice.x_shape),
         w=given.w,
-        y=_images(choice, given.y, "out", choice.y_shape),
+        y=given.y.expect("out", choice.y_shape, choice.y_dtype).view(choice.axes),
         bias=bias and _vector(bias, choice, given.scaled),
         residual=residual and _images(choice, residual, "residual", choice.y_shape),
         scaled=given.scaled,
@@ -127,7 +127,8 @@ def _in_view(choice: AnyChoice, given: Arrays) -> Arrays:
 def _same_places(first: Operand, second: Operand) -> bool:
     """Whether two arrays at one address have each element at the same place."""
     axes = zip(first.shape, first.strides, second.strides, strict=True)
-    return all(size == 1 or one == other for size, one, other in axes)
+    same = all(size == 1 or one == other for size, one, other in axes)
+    return same and first.dtype == second.dtype
 
 
 def bind(choice: AnyChoice, arrays: Arrays) -> Launcher | GradientLauncher:
@@ -202,7 +203,7 @@ def adapted(choice: Choice, arrays: Arrays) -> Choice:
         scaled=arrays.scaled,
         residual=arrays.residual is not None,
         linear=not (v.wide or v.strip or v.band) and _one_stride(choice, arrays),
-        packed=v.packed and (v.strip is not None or _vectors(arrays, v.itemsize)),
+        packed=v.packed and (v.strip is not None or _vectors(arrays)),
     )
     reason = misfit(v, arrays)
     if not reason:
@@ -235,12 +236,13 @@ def _one_stride(choice: Choice, arrays: Arrays) -> bool:
     return True
 
 
-def _vectors(arrays: Arrays, itemsize: int) -> bool:
-    """Whether y and residual can be moved 16 bytes, and biases of two filters at a time."""
+def _vectors(arrays: Arrays) -> bool:
+    """Whether y can be moved 16 bytes at a time, residuals of as many elements, and two biases."""
+    elements = VECTOR_BYTES // arrays.y.itemsize
     images = (array for array in (arrays.y, arrays.residual) if array is not None)
-    if any(unaligned(array, itemsize) for array in images):
+    if any(unaligned(array, array.itemsize, elements * array.itemsize) for array in images):
         return False
-    size = PAIR_BYTES if arrays.scaled else itemsize
+    size = PAIR_BYTES if arrays.scaled else arrays.x.itemsize
     return arrays.bias is None or arrays.bias.address % (2 * size) == 0
 
 
@@ -254,7 +256,7 @@ def _slower(choice: Choice, v: Variant, arrays: Arrays) -> Iterator[Variant]:
         other = with_epilogue_of(direct_elements(choice.view, channels_last), v)
         if filter_bytes(choice.geometry, other) <= choice.arch.smem_bytes:
             yield other
-        yield _slower_gemm(v, "elements", packed=_vectors(arrays, v.itemsize))
+        yield _slower_gemm(v, "elements", packed=_vectors(arrays))
         return
     if v.folded and v.producer == "cp_async":
         yield replace(v, producer="elements", copy_bytes=VECTOR_BYTES)
@@ -283,6 +285,7 @@ def _slower_gemm(v: Variant, producer: str, packed: bool) -> Variant:
         activation=v.activation,
         packed=packed,
         padding_mode=v.padding_mode,
+        rounded=v.rounded,
     )
 
 

@@ -25,7 +25,13 @@ from implicit_conv.gpu.plan.wgrad import WgradChoice
 from implicit_conv.gpu.run.run import GpuFilter, pack, pairs, run_in_place, run_on_copies
 from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.problem.operand_checks import NO_EPILOGUE
-from implicit_conv.problem.options import ALGORITHMS, GPU_DTYPES, PRECISIONS, parse_activation
+from implicit_conv.problem.options import (
+    ALGORITHMS,
+    GPU_DTYPES,
+    ITEMSIZES,
+    PRECISIONS,
+    parse_activation,
+)
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import Load
 from implicit_conv.process.cache import PLANS
@@ -124,7 +130,8 @@ class GpuEngine(GpuPlan[AnyChoice]):
     @property
     def peak_bytes(self) -> int:
         """Device memory of the output and of a packed filter, which also is the workspace."""
-        return math.prod(self.choice.y_shape) * self.problem.itemsize + self.packed_bytes
+        y = math.prod(self.choice.y_shape) * ITEMSIZES[self.choice.y_dtype]
+        return y + self.packed_bytes
 
     def explain(self) -> str:
         """The choice and its reasons, in words."""
@@ -246,13 +253,14 @@ def located_arch(device: str | GpuArch) -> tuple[GpuArch, int | None]:
 def _plan_gradient(
     problem: Problem, request: Request, arch: GpuArch, device: int | None, transposed: bool
 ) -> GpuEngine:
-    _check_request(request, problem.dtype)
+    rounded = _is_rounded(request, problem.dtype)
     choice = choose_gradient(
         problem,
         arch,
         transposed=transposed,
         activation=_activation(request),
         strict=request.precision == "strict",
+        rounded=rounded,
     )
     LOG.debug("gradient of %s: %s phases on %s", problem, len(choice.parts), arch.target)
     return GpuEngine(choice, device)
@@ -271,7 +279,7 @@ def _plan(
     arch: GpuArch,
     device: int | None,
 ) -> GpuEngine:
-    _check_request(request, dtype)
+    rounded = _is_rounded(request, dtype)
     problem = Problem.parse(x_shape, w_shape, dtype, dtypes=GPU_DTYPES, **dict(request.convolution))
     choice = choose(
         problem,
@@ -279,6 +287,7 @@ def _plan(
         view=images(problem),
         activation=_activation(request),
         strict=request.precision == "strict",
+        rounded=rounded,
     )
     LOG.debug("%s: %s on %s", problem, choice.variant.name, arch.target)
     return GpuEngine(choice, device)
@@ -291,7 +300,8 @@ def dtype_name_of(dtype: object) -> str:
     return dtype_name(dtype_key(dtype))
 
 
-def _check_request(request: Request, dtype: str) -> None:
+def _is_rounded(request: Request, dtype: str) -> bool:
+    """Whether y has the dtype of x, else float32; options of a request are checked."""
     precision, algorithm, out_dtype = request.precision, request.algorithm, request.out_dtype
     if precision not in PRECISIONS:
         raise PlanError(f"precision {precision!r} is none of {', '.join(PRECISIONS)}")
@@ -300,8 +310,9 @@ def _check_request(request: Request, dtype: str) -> None:
         raise PlanError(
             f"algorithm {algorithm!r} {reason}; a GPU supports 'auto' and 'implicit_gemm'"
         )
-    if out_dtype is not None and dtype_name_of(out_dtype) != dtype:
+    name = dtype if out_dtype is None else dtype_name_of(out_dtype)
+    if name not in (dtype, "float32"):
         raise DTypeError(
-            f"out_dtype {dtype_name_of(out_dtype)}: on a GPU y has the dtype of x, {dtype}; "
-            "convert y"
+            f"out_dtype {name}: on a GPU y is float32, or has the dtype of x, {dtype}; convert y"
         )
+    return name == dtype

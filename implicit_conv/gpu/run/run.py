@@ -38,7 +38,7 @@ from implicit_conv.gpu.plan.wgrad import WgradChoice
 from implicit_conv.gpu.run.call import Call, bind
 from implicit_conv.gpu.run.launch import Arrays
 from implicit_conv.gpu.run.phases import filter_copy
-from implicit_conv.kernels.gpu.sizes import VECTOR_BYTES
+from implicit_conv.kernels.gpu.sizes import ITEMSIZES, VECTOR_BYTES
 from implicit_conv.process.cache import cached_property, keep_call
 
 Given: TypeAlias = "tuple[Seen, Seen, Seen | None, Seen | None, Seen]"
@@ -255,7 +255,8 @@ def _output_maker(choice: AnyChoice, x: Seen) -> Callable[[Any], Any]:
     channels_last = choice.x_shape[axes[-1]] > 1 and strides[axes[-1]] == problem.itemsize
     if not channels_last or problem.channels_last:
         axes = tuple(range(len(shape)))
-    return result_maker(x.owner, tuple(shape[axis] for axis in axes), _inverse(axes), problem.dtype)
+    stored = tuple(shape[axis] for axis in axes)
+    return result_maker(x.owner, stored, _inverse(axes), choice.y_dtype)
 
 
 def run_on_copies(
@@ -272,17 +273,18 @@ def run_on_copies(
     problem, shape = choice.problem, choice.y_shape
     stored = tuple(shape[axis] for axis in choice.axes)
     if out is not None:
-        check_out(out, shape, problem.dtype)
+        check_out(out, shape, choice.y_dtype)
     x = as_array(choice.read, x)
     with driver.on(device) as number:
         check_arch(choice, number)
         packed = isinstance(w, GpuFilter)
         filters = packed_filter(choice, w, number) if packed else host_filter(choice, w)
-        y = Buffer(int(np.prod(shape)) * problem.itemsize)
+        itemsize = ITEMSIZES[choice.y_dtype]
+        y = Buffer(int(np.prod(shape)) * itemsize)
         arrays = Arrays(
             x=_sent_images(choice, choice.read, x, choice.x_shape),
             w=filters,
-            y=y.operand(stored, problem.dtype, problem.itemsize),
+            y=y.operand(stored, choice.y_dtype, itemsize),
             scaled=scaled,
         )
         if scaled:
@@ -294,7 +296,7 @@ def run_on_copies(
             arrays.residual = _sent_images(choice, "residual", residual, choice.y_shape)
         if 0 not in shape:
             bind(choice, arrays)(arrays.addresses, STREAM)
-        found = fetched(y, stored, x.dtype)
+        found = fetched(y, stored, x.dtype if itemsize == x.itemsize else np.dtype(choice.y_dtype))
     result = np.ascontiguousarray(found.transpose(_inverse(choice.axes)))
     if out is None:
         return result
