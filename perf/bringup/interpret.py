@@ -188,6 +188,8 @@ def _put(
     copy = np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, gap)], constant_values=nan)
     first, *others = contiguous_strides(copy.shape, copy.itemsize)
     apart = apart or first
+    if copy.shape[1:-1] == (1, 1):  # so that pixels have one stride
+        others[:-1] = apart, apart
     data = np.zeros((len(copy) - 1) * apart + first, np.uint8)
     made = DeviceArray(memory.put(data, offset), (apart, *others))
     _images(data, made, len(copy))[...] = (
