@@ -86,6 +86,38 @@ def test_reductions(reduction, element):
     assert np.array_equal(y[2:], wanted)
 
 
+@pytest.mark.parametrize(("direction", "want"), [("store", 1), ("reduce", 8)])
+@pytest.mark.parametrize(
+    ("dtype", "extent", "at", "ends"), [("uint8", 466, 384, 480), ("uint32", 18, 0, 20)]
+)
+def test_stores_write_whole_chunks_of_16_bytes(direction, want, dtype, extent, at, ends):
+    """triton issue 11583: with an extent of 466 bytes, a box at 384 writes 384 to 479."""
+    if direction == "reduce" and dtype == "uint8":
+        pytest.skip("no reduction takes bytes")
+    y, box = np.full((8, 512), 7, dtype), (8, 128 // np.dtype(dtype).itemsize)
+    pitch = (512 * y.itemsize,)
+    map = tma.TiledMap(shape=(8, extent), dtype=dtype, box=box, strides=pitch)
+    given = np.ones(SIZE // y.itemsize, dtype)
+    store(map, y, given, instruction("tiled", (0, at), direction=direction))
+    assert np.array_equal(np.flatnonzero((y == want).all(axis=0)), np.arange(at, ends))
+    (finding,) = tma.lint(map, direction=direction)
+    assert finding.severity == "warning" and "whole chunks" in finding.allowed
+    reached = tma.lint(map, coords=(0, 0), direction=direction)
+    assert bool(reached) == (box[1] > extent)
+    assert tma.lint(map) == []
+
+
+def test_a_chunk_past_the_last_array_is_found():
+    y = np.zeros(7 * 512 + 466, np.uint8)
+    tile = ptx.TensorMap("tile", 1, 0, (466, 8), (512,), (1, 1), box=(128, 8), element="UINT8")
+    line = instruction("tiled", (0, 384), direction="store")
+    line = line.replace("[map,", "[%d3,").replace("[dst]", "[%r2]")
+    text = kernel(TEXT.replace("STORE", line), PARAMETERS, shared=SHARED)
+    given = np.ones(SIZE, np.uint8)
+    with pytest.raises(ptx.PtxError, match="in no array"):
+        ptx.run(text, 1, SIZE // 4, [given, ptx.Tensor(tile, y)], shared_bytes=SIZE)
+
+
 def test_a_reduction_that_does_not_exist():
     map = tma.TiledMap(shape=(8, 32), dtype="float32", box=(8, 32))
     line = instruction("tiled", (0, 0), direction="reduce").replace(".add.", ".mul.")

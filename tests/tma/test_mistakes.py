@@ -238,6 +238,9 @@ def test_stores_have_rules_of_their_own():
     assert finding.field == "coords[1]" and finding.severity == "error"
     short = tma.lint({**inside, "pixelBoxLowerCorner": (0,)}, direction="store")
     assert [f.field for f in short] == ["pixelBoxLowerCorner"]
+    for at in ((8, 0, 0, 0), (-8, 0, 0, 0), (0, 0, 0, 64)):
+        for found in tma.lint(T, coords=at, direction="store"):
+            assert "load" not in str(found) and "tap" not in str(found)
     with pytest.raises(ValueError, match="direction 'write' is unknown; choose from load"):
         tma.lint(T, direction="write")
 

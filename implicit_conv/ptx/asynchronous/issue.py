@@ -161,7 +161,7 @@ def _walk(
     """(units of shared memory, rows of global memory, what ends the copy) of a tensor copy."""
     rows = copy.map.rows(copy.coordinates, operands, copy.mode)
     units = tensor_units(w, copy.address, copy.map, rows, what)
-    places = [copy.map.address_of(row) for row in rows]
+    places = [copy.map.address_of(row, copy.direction == "store") for row in rows]
     return units, places, functools.partial(complete_tensor, w, copy, units)
 
 

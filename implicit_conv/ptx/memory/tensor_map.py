@@ -16,6 +16,7 @@ SPANS = {"none": 0, "32B": 32, "64B": 64, "128B": 128}  # bytes of a swizzle's s
 OFFSET_BITS = {1: 16, 2: 8, 3: 5}  # of an im2col offset, by the number of spatial axes
 HALO_LIMIT = {"im2col::w": 512, "im2col::w::128": 32}
 WIDE_OFFSET_LIMIT = 32
+CHUNK = 16  # bytes that a store writes at least
 WIDE_128, QUARTER = 128, 32  # pixels of an im2col::w::128 copy without its halo, and of a quarter
 Row = tuple[int, ...]
 Inside = tuple[int, int, int] | None  # (address, first byte in the row, bytes) of a row, if any
@@ -94,8 +95,12 @@ class TensorMap:
             return self._im2col(coordinates, offsets)
         return self._wide(coordinates, offsets)
 
-    def address_of(self, row: Row) -> Inside:
-        """What a row has inside the tensor."""
+    def address_of(self, row: Row, stored: bool = False) -> Inside:
+        """What a row has inside the tensor, and where it is `stored` what is written past its end.
+
+        Stores write whole chunks of 16 bytes, also where the extent of the fastest axis ends inside
+        one, as an H100 was seen to do (triton issue 11583).
+        """
         if any(not 0 <= x < size for x, size in zip(row[1:], self.dims[1:], strict=True)):
             return None
         first = max(row[0], 0)
@@ -104,7 +109,11 @@ class TensorMap:
             return None
         at = sum(x * stride for x, stride in zip(row[1:], self.strides, strict=True))
         address = self.address + first * self.itemsize + at
-        return address, (first - row[0]) * self.itemsize, (end - first) * self.itemsize
+        size = (end - first) * self.itemsize
+        if stored:
+            left = row[0] * self.itemsize + self.row_bytes - end * self.itemsize
+            size += min(-end * self.itemsize % CHUNK, left)
+        return address, (first - row[0]) * self.itemsize, size
 
     def _tile(self, coordinates: Row) -> list[Row]:
         rows: list[Row] = [()]

@@ -14,7 +14,12 @@ from implicit_conv.problem.problem import Problem
 from implicit_conv.ptx.targets import number_of
 from implicit_conv.tma.check.expect import matching, nearest, operand_findings, walks_of
 from implicit_conv.tma.check.slips import FIELDS, Slip, is_sure, slips, told_apart
-from implicit_conv.tma.check.suspicions import driver_suspicions, map_suspicions, start_suspicions
+from implicit_conv.tma.check.suspicions import (
+    driver_suspicions,
+    map_suspicions,
+    start_suspicions,
+    store_suspicions,
+)
 from implicit_conv.tma.maps.driver import (
     ARGUMENTS,
     argument_name,
@@ -260,7 +265,9 @@ class Diagnosis:
             found += target_findings(m, self.direction, self.arch)
             found += driver_suspicions(m, self.arch)
         if not _errors(found) and start is not None:
-            found += start_suspicions(m, start)
+            found += start_suspicions(m, start, self.direction)
+        if not _errors(found) and self.direction in ("store", "reduce"):
+            found += store_suspicions(m, start)
         if self.lowerings and not found and not differences and start is not None:
             found += operand_findings(m, start, self.lowerings)
         wrong = {finding.field for finding in _errors(found)}

@@ -16,6 +16,8 @@ CONVENTION = "addressing of a convolution"
 BOX_START = "PTX ISA 5.5.3.1 (the box starts at a multiple of 16 bytes)"
 SWIZZLE_PATTERN = "PTX ISA 5.5.7 (the pattern repeats at multiples of its size)"
 LAYOUT = "layout of a tensor in memory"
+CHUNKS = "an H100, reported to Triton (issue 11583)"
+CHUNK_BYTES = 16  # that a store writes at least
 SMEM_BYTES = 227 * 1024  # shared memory of one block on compute capability 9.0 and 10.0
 SMALL_BYTES = 128 << 10
 SMALL_TENSORS = "reports on Triton (issues 10442 and 11011), CUTLASS and FlashInfer (issue 4319)"
@@ -95,9 +97,24 @@ def _tiled_strides(m: Description) -> Iterator[Finding]:
             return
 
 
-def start_suspicions(m: Description, start: Start) -> Iterator[Finding]:
-    """Warnings on a load by a map that breaks no rule; the start breaks none."""
-    coords = start.coords
+def store_suspicions(m: Description, start: Start | None) -> Iterator[Finding]:
+    """Warnings on a store or reduction by a map that breaks no rule."""
+    size, field = m.shape[-1], f"shape[{m.dims[-1]}]"
+    rest = -size * m.itemsize % CHUNK_BYTES
+    reaches = start is None or start.coords[-1] + m.channels > size > start.coords[-1]
+    if rest and m.modelled and m.interleave == "none" and reaches:
+        allowed = (
+            f"its {size * m.itemsize} bytes must be a multiple of {CHUNK_BYTES}: a store writes "
+            f"whole chunks of these, so also the next {rest} bytes of each row that it reaches"
+        )
+        hint = "pad the rows in memory, and keep nothing in the padding"
+        yield _warning(field, size, allowed, CHUNKS, hint)
+
+
+def start_suspicions(m: Description, start: Start, direction: str) -> Iterator[Finding]:
+    """Warnings on a copy by a map that breaks no rule; the start breaks none."""
+    coords, load = start.coords, direction not in ("store", "reduce")
+    nothing = "the load fills every row" if load else f"the {direction} writes nothing"
     yield from _grid(m, start)
     c, C = coords[-1], m.shape[-1]
     field = f"coords[{m.dims[-1]}]"
@@ -105,7 +122,7 @@ def start_suspicions(m: Description, start: Start) -> Iterator[Finding]:
         allowed = f"its {c * m.itemsize} bytes must be a multiple of 16"
         yield _warning(field, c, allowed, BOX_START)
     elif c >= C or c + m.channels <= 0:
-        allowed = f"no channel is in [0, {C - 1}]: the load fills every row"
+        allowed = f"no {'element' if m.tiled else 'channel'} is in [0, {C - 1}]: {nothing}"
         yield _warning(field, c, allowed, limits.CORNERS)
     elif not m.tiled and (c < 0 or (c % m.channels and c + m.channels > C)):
         allowed = f"channels {c} to {c + m.channels - 1} are not all in [0, {C - 1}]: some fill"
@@ -113,7 +130,7 @@ def start_suspicions(m: Description, start: Start) -> Iterator[Finding]:
     if m.tiled:
         for dim, x, count, size in zip(m.dims[:-1], coords, m.box, m.shape, strict=False):
             if x >= size or x + count <= 0:
-                allowed = f"nothing of the box is in [0, {size - 1}]: the load fills every row"
+                allowed = f"nothing of the box is in [0, {size - 1}]: {nothing}"
                 yield _warning(f"coords[{dim}]", x, allowed, limits.COORDS)
     elif not 0 <= coords[0] < m.shape[0]:
         allowed = f"image {coords[0]} is not in [0, {m.shape[0] - 1}]: its rows are filled"

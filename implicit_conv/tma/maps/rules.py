@@ -308,16 +308,18 @@ def _wide_start(m: Description, start: Start) -> Iterator[Finding]:
 def hint(m: Description, finding: Finding) -> str:
     """What the field should be, if a formula or a rule of thumb says it."""
     name, _, letter = finding.field.rstrip("]").partition("[")
-    unit, size = f"take a multiple of {m.unit} channels", m.shape[-1] if m.shape else 0
+    size, elements = m.shape[-1] if m.shape else 0, "elements" if m.tiled else "channels"
+    unit = f"take a multiple of {m.unit} {elements}"
     padded = -(-size // m.unit) * m.unit
     packed = f"take {m.unit}" if m.element in limits.PACKED_SWIZZLES else ""
     left = "the walk may begin left of its box but not right of it: start = lower + slot * stride"
     start = left if m.wide else "start = lower + p * stride; the filter tap belongs in the offsets"
+    start = "" if m.tiled else start
     narrow = "" if m.wide else "use offsets, or an Im2colWideMap"
     hints = {
         "lower_corner": letter and "lower = -pad_lo",
         "upper_corner": letter and (WIDE_UPPER if m.wide else UPPER),
-        "coords": {"": "", "n": "", "c": unit}.get(letter, start),
+        "coords": {"": "", "n": "", "".join(m.dims[-1:]): unit}.get(letter, start),
         "offsets": "give w_offset for W, and the row of the image in coords"
         if m.wide
         else "the offset of tap r is r * dilation, counted from the start and never negative",

@@ -201,7 +201,9 @@ def store(map: TensorMap, x: Array, coords: Sequence[int], rows: Array) -> None:
     Notes
     -----
     PTX ISA 9.7.9.25.5.1, ``cp.async.bulk.tensor`` from shared to global memory. A pixel that the
-    walk visits twice keeps the later row here; the hardware promises no order.
+    walk visits twice keeps the later row here; the hardware promises no order. Where the bytes of
+    the last axis are no multiple of 16, hardware also writes the padding behind them, up to the
+    next one (triton issue 11583), which is no element of x: `lint` says how many bytes.
 
     Examples
     --------
