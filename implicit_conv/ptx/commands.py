@@ -77,6 +77,11 @@ def register(
         action="store_true",
         help="accept copies that complete on an mbarrier with no fence since its init",
     )
+    check.add_argument(
+        "--strict",
+        action="store_true",
+        help="also refuse several writes of the same values that no barrier orders",
+    )
     check.set_defaults(run=run_check, check_with_maps=check_with_maps)
 
 
@@ -139,6 +144,7 @@ def run_check(options: argparse.Namespace) -> int:
         entry=options.entry,
         seconds=options.seconds,
         unfenced_barriers=options.unfenced_barriers,
+        strict=options.strict,
     )
     message = next(wrong, None)
     print(

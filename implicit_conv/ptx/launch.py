@@ -55,7 +55,7 @@ class Launch:
     seconds : float
         Time after which a launch is stopped, by default never; it is compared before each turn of a
         warp.
-    shared_bytes, shared_alignment, seed, flaky, unfenced_barriers, limit
+    shared_bytes, shared_alignment, seed, flaky, unfenced_barriers, strict, limit
         Those of `run`.
     watch, watch_reads, traffic
         Those of `run`.
@@ -95,6 +95,7 @@ class Launch:
         seed: int = 0,
         flaky: float = 0.0,
         unfenced_barriers: bool = False,
+        strict: bool = False,
         watch: Watch | None = None,
         watch_reads: WatchReads | None = None,
         traffic: Traffic | None = None,
@@ -108,7 +109,7 @@ class Launch:
         self.shared_bytes = self.code.spaces.static_bytes + shared_bytes
         self.random, self.flaky, self.limit = random.Random(seed), flaky, limit
         self.leader = self.random.randrange(LANES)  # of elect.sync
-        self.unfenced_barriers, self.watch = unfenced_barriers, self._watched
+        self.unfenced_barriers, self.strict, self.watch = unfenced_barriers, strict, self._watched
         self._watch = watch or (lambda copy: None)
         self.watch_reads = watch_reads
         self.foreign: Exception | None = None  # that the caller's function has raised

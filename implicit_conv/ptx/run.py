@@ -80,6 +80,7 @@ def run(
     seed: int = 0,
     flaky: float = 0.0,
     unfenced_barriers: bool = False,
+    strict: bool = False,
     watch: Watch | None = None,
     watch_reads: WatchReads | None = None,
     traffic: Traffic | None = None,
@@ -117,6 +118,10 @@ def run(
     unfenced_barriers : bool
         Accept copies that complete on an mbarrier with no ``fence.mbarrier_init`` or
         ``fence.proxy.async`` since its initialisation, which Triton leaves out.
+    strict : bool
+        Also refuse what ordinary kernels do and the ISA leaves undefined: several warps, or lanes
+        of one, that write the same values to the same bytes, or float32 ones that differ by
+        rounding alone, with no barrier in between.
     watch : function of a TensorCopy, optional
         Called when a tensor copy is issued, before its operands are checked, and again when it is
         complete.
@@ -177,6 +182,7 @@ def run(
         seed=seed,
         flaky=flaky,
         unfenced_barriers=unfenced_barriers,
+        strict=strict,
         watch=watch,
         watch_reads=watch_reads,
         traffic=traffic,

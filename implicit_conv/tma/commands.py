@@ -267,6 +267,7 @@ def check_with_maps(text: str, options: argparse.Namespace) -> int:
             entry=options.entry,
             seconds=options.seconds,
             unfenced_barriers=options.unfenced_barriers,
+            strict=options.strict,
         )
         arrays = [a.array if isinstance(a, MapArgument) else a for a in given]
         held = [a.tobytes() for a in arrays if isinstance(a, np.ndarray)]

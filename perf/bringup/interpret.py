@@ -85,7 +85,7 @@ def interpret_wgrad(
             grid=(blocks, 1, 1),
             block=(v.threads, 1, 1),
             shared_bytes=shared,
-            **options,
+            **{"strict": True, **options},
         ).run()
         times = launch.written.get(written, np.zeros(1, np.uint8))
         if (times != 1).any():
@@ -162,7 +162,7 @@ def interpret(
         block=(v.threads, 1, 1),
         shared_bytes=choice.layout.total,
         names=region_names(choice.layout, buffers(v, choice.geometry)),
-        **options,
+        **{"strict": True, **options},
     ).run()
     (y,) = (buffer.data for buffer in memory.buffers if buffer.address == out.address)
     times = _images(launch.written.get(out.address, np.zeros(y.size, np.uint8)), out, view.N)

@@ -254,3 +254,66 @@ def test_a_release_of_another_block_orders_nothing_in_this_one():
     for seed in SEEDS:
         with pytest.raises(ptx.PtxError, match=f"block 1: .*\n.*({NO_ORDER}|never written)"):
             ptx.run(kernel(BLOCKS), 2, THREADS, [np.zeros(32, np.uint32)], seed=seed)
+
+
+REPLICATED = """
+    .shared .align 16 .b8 words[256];
+    mov.u32 %r1, %tid.x; mov.u32 %r2, words; and.b32 %r3, %r1, 31;
+    mad.lo.u32 %r4, %r3, WIDTH, %r2;
+    VALUE
+    st.shared.u32 [%r4], %r5;
+    bar.sync 0;
+    ld.shared.u32 %r6, [%r4]; mul.wide.u32 %d2, %r1, 4; add.s64 %d3, %d1, %d2;
+    st.global.u32 [%d3], %r6;
+"""
+# A sum that half the lanes round otherwise, as Triton's sums over lanes do.
+NEAR = "mov.u32 %r5, 0x3F800001; and.b32 %r6, %r1, 1; add.u32 %r5, %r5, %r6;"
+SAME = {  # name: (bytes between lanes, value, threads, default, strict)
+    "a word for each lane": (4, "mov.u32 %r5, %r3;", 32, "", ""),
+    "one value of all lanes": (0, "mov.u32 %r5, 7;", 32, "", ""),
+    "different values of lanes": (0, "mov.u32 %r5, %r3;", 32, "at once", "at once"),
+    "sums of lanes": (0, NEAR, 32, "", "at once"),
+    "equal values of two warps": (4, "mov.u32 %r5, %r3;", 64, "", "no barrier orders it"),
+    "sums of two warps": (4, NEAR, 64, "", "no barrier orders it"),
+    "different values of two warps": (4, "mov.u32 %r5, %r1;", 64, "no barrier", "no barrier"),
+}
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("name", SAME)
+def test_the_same_values_may_be_written_twice(name, strict):
+    """By several warps, or lanes of one, unless the run is strict (triton issue 11614)."""
+    width, value, threads, *words = SAME[name]
+    text = kernel(REPLICATED.replace("WIDTH", str(width)).replace("VALUE", value))
+    for seed in SEEDS:
+        if words[strict]:
+            with pytest.raises(ptx.PtxError, match=words[strict]):
+                ptx.run(text, 1, threads, [np.zeros(64, np.uint32)], seed=seed, strict=strict)
+        else:
+            ptx.run(text, 1, threads, [np.zeros(64, np.uint32)], seed=seed, strict=strict)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_the_same_values_of_two_warps_in_global_memory(strict):
+    body = """
+    mov.u32 %r1, %tid.x; and.b32 %r3, %r1, MASK; mul.wide.u32 %d2, %r3, 4; add.s64 %d3, %d1, %d2;
+    add.u32 %r5, VALUE, 1; st.global.u32 [%d3], %r5;"""
+    for mask, value, words in ((31, "%r3", "write of warp"), (0, "%r1", "at once|write of warp")):
+        text = kernel(body.replace("MASK", str(mask)).replace("VALUE", value))
+        y = np.zeros(64, np.uint32)
+        if strict or not mask:
+            with pytest.raises(ptx.PtxError, match=words):
+                ptx.run(text, 1, 64, [y], strict=strict)
+        else:
+            ptx.run(text, 1, 64, [y], strict=strict)
+            assert np.array_equal(y[:32], np.arange(1, 33))
+
+
+def test_the_same_values_do_not_hide_a_read_that_no_barrier_orders():
+    """Each warp reads what the other writes."""
+    body = REPLICATED.replace("WIDTH", "4").replace("VALUE", "mov.u32 %r5, %r1;")
+    body = body.replace("and.b32 %r3, %r1, 31", "mov.u32 %r3, %r1").replace("bar.sync 0;", "")
+    other = "shl.b32 %r7, %r1, 2; xor.b32 %r7, %r7, 128; add.u32 %r7, %r7, %r2;"
+    body = body.replace("ld.shared.u32 %r6, [%r4]", f"{other} ld.shared.u32 %r6, [%r7]")
+    with pytest.raises(ptx.PtxError, match=r"never written|no barrier orders it after its writer"):
+        ptx.run(kernel(body), 1, 64, [np.zeros(64, np.uint32)])

@@ -132,9 +132,10 @@ def store_global(
     rows = _rows(values, mask)
     for which, buffer, cells in w.memory.places(at, size):
         w.launch.note_cells(buffer, cells)
-        if not semantics:
-            w.cta.global_order.note_write(w, buffer, cells)
-        buffer.data[cells] = rows[which]
+        if semantics:
+            buffer.data[cells] = rows[which]
+        else:
+            w.cta.global_order.write(w, buffer, cells, rows[which])
 
 
 def load_shared(w: State, at: Lanes, kind: str, count: int, mask: Mask, semantics: str) -> Lanes:
@@ -162,13 +163,13 @@ def store_shared(
     """``st.shared``."""
     size = np.dtype(kind).itemsize * len(values)
     at = _some(at, mask) & LOW32
-    units = _shared(w, at, size, "st.shared")
-    if semantics:
-        order.publish(w, at, semantics)
-        w.shared.note_strong(w, units, size, "st.shared", True)
-    else:
-        w.shared.note_write(w, units, size, w.lanes(mask), "st.shared")
-    w.shared.data.reshape(-1, size)[units] = _rows(values, mask)
+    units, rows = _shared(w, at, size, "st.shared"), _rows(values, mask)
+    if not semantics:
+        w.shared.write(w, units, size, w.lanes(mask), rows, "st.shared")
+        return
+    order.publish(w, at, semantics)
+    w.shared.note_strong(w, units, size, "st.shared", True)
+    w.shared.data.reshape(-1, size)[units] = rows
 
 
 def _spaces_of(at: Lanes, mask: Mask) -> list[tuple[str, Lanes]]:
@@ -252,9 +253,9 @@ def store_matrix(
     w.need_all(mask)
     count = len(values)
     units = _shared(w, at[: 8 * count] & LOW32, 16, "stmatrix")
-    w.shared.note_write(w, units, 16, LANE[: 8 * count], "stmatrix")
     rows = np.stack(values).reshape(count, 8, 4)
     if transposed:
         halves = np.ascontiguousarray(rows).view(np.uint16).transpose(0, 2, 1)
         rows = np.ascontiguousarray(halves)
-    w.shared.data.reshape(-1, 16)[units] = np.ascontiguousarray(rows).view(np.uint8).reshape(-1, 16)
+    data = np.ascontiguousarray(rows).view(np.uint8).reshape(-1, 16)
+    w.shared.write(w, units, 16, LANE[: 8 * count], data, "stmatrix")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from implicit_conv.ptx.errors import PtxError
 from implicit_conv.ptx.kinds import Lanes
 from implicit_conv.ptx.memory.clocks import GENERIC, stamp
-from implicit_conv.ptx.memory.shared import Accessor
+from implicit_conv.ptx.memory.shared import Accessor, are_same
 from implicit_conv.ptx.memory.tensor_map import TensorMap
 
 Bytes = NDArray[np.uint8]
@@ -127,14 +127,22 @@ class GlobalOrder:
                 if buffer.address in self.last:
                     self._need_order(w, buffer, cells, "ld.global")
 
-    def note_write(self, w: Accessor, buffer: Buffer, cells: Lanes) -> None:
-        """A warp writes cells of a buffer."""
+    def write(self, w: Accessor, buffer: Buffer, cells: Lanes, rows: Bytes) -> None:
+        """A warp writes rows to cells of a buffer; the same values as of `SharedMemory.write`."""
+        strict = w.cta.launch.strict
         if buffer.address not in self.last:
             shape = buffer.data.size
             self.last[buffer.address] = np.zeros(shape, np.uint8), np.zeros(shape, np.int32)
-        self._need_order(w, buffer, cells, "st.global")
+        same = are_same(buffer.data[cells], rows, strict) & (not strict)
+        self._need_order(w, buffer, cells[~same], "st.global")
+        buffer.data[cells] = rows
+        wrong = ~are_same(buffer.data[cells], rows, strict)
+        if wrong.any():
+            at = buffer.address + int(cells[wrong][0, 0])
+            raise PtxError(f"st.global at global {at:#x}: lanes write different values at once")
         writer, written = self.last[buffer.address]
-        writer[cells], written[cells] = w.index, stamp(w.now) + 1
+        new = ~same | (written[cells] == 0).any(1)
+        writer[cells[new]], written[cells[new]] = w.index, stamp(w.now) + 1
 
     def _need_order(self, w: Accessor, buffer: Buffer, cells: Lanes, what: str) -> None:
         writer, written = self.last[buffer.address]

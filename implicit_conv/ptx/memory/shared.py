@@ -22,6 +22,7 @@ STATES = (
     *("were never written", "", "a copy is about to write", "hold an mbarrier"),
     "belong to no variable",
 )
+ROUNDING = np.float32(2.0**-16)  # of a sum of float32 in another order, relative
 UNIT = 16  # bytes that copies and wgmma handle at least
 
 
@@ -41,6 +42,21 @@ def need_aligned(at: Lanes, size: int, what: str) -> None:
     if wrong.any():
         address = int(at[wrong != 0][0])
         raise PtxError(f"{what} of {size} bytes at {address:#x}: not aligned to {size}")
+
+
+def are_same(first: Lanes, second: Lanes, exact: bool) -> Lanes:
+    """Which rows of bytes have the same values, or float32 values that differ by rounding alone.
+
+    Triton's sums over lanes let each lane add in an order of its own (triton issue 11614).
+    """
+    equal: Lanes = (first == second).all(1)
+    if exact or equal.all() or first.shape[1] % 4:
+        return equal
+    with np.errstate(invalid="ignore"):
+        a, b = (np.ascontiguousarray(rows).view(np.float32) for rows in (first, second))
+        near: Lanes = np.abs(a - b) <= ROUNDING * np.abs(a)
+    words = (first == second).reshape(len(first), -1, 4).all(2)
+    return np.asarray((near | words).all(1))
 
 
 class SharedMemory:
@@ -107,8 +123,29 @@ class SharedMemory:
         stamps = (w.now << LANE_BITS) + lanes
         self.read.reshape(-1, size, self.read.shape[1])[units, :, w.index] = stamps[:, None]
 
+    def write(
+        self, w: Accessor, units: Lanes, size: int, lanes: Lanes, rows: Lanes, what: str
+    ) -> None:
+        """Lanes of a warp write rows to units of `size` bytes.
+
+        Unless the launch is strict, several warps and lanes may write the same values in any order.
+        """
+        data, strict = self.data.reshape(-1, size), w.cta.launch.strict
+        try:
+            self.note_write(w, units, size, lanes, what)
+        except PtxError:
+            same = are_same(data[units], rows, strict) & self._is_plain(units, size)
+            if strict or not same.any():
+                raise
+            self.note_write(w, units[~same], size, lanes[~same], what)
+        data[units] = rows
+        same = are_same(data[units], rows, strict)
+        if not same.all():
+            reason = "lanes write different values to it at once"
+            self.refuse(~same[:, None], units, size, f"{what} to", reason, w)
+
     def note_write(self, w: Accessor, units: Lanes, size: int, lanes: Lanes, what: str) -> None:
-        """Lanes of a warp write units of `size` bytes; the data are the caller's to write."""
+        """Lanes of a warp write units of `size` bytes, after all earlier accesses to them."""
         self._need_state(units, size, what, writes=True)
         self._claim(w, units, size, what, GENERIC)
         mine = self.read.reshape(-1, size, self.read.shape[1])[units, :, w.index]
@@ -121,6 +158,13 @@ class SharedMemory:
         self.state.reshape(-1, size)[units] = DEFINED
         self.writer.reshape(-1, size)[units] = w.index
         self.written.reshape(-1, size)[units] = ((w.now << LANE_BITS) + lanes)[:, None]
+
+    def _is_plain(self, units: Lanes, size: int) -> Lanes:
+        """Which units were written last by plain stores, and no asynchronous operation reads."""
+        written, actors = self._last_writes(units, size)
+        by_warps = (written >= 0) & (actors < self.read.shape[1])
+        plain: Lanes = by_warps.all(1) & (self.reading[units * size // UNIT] == 0)
+        return plain
 
     def _last_writes(self, units: Lanes, size: int) -> tuple[Lanes, Lanes]:
         """(stamp, actor) of the last write to each byte of units of `size` bytes."""

@@ -93,7 +93,7 @@ def check_kernel(
         The largest difference of floats, relative to the largest number that is expected.
     **options
         As in `ptx.run`: shared_bytes, shared_alignment, entry, seed, flaky, unfenced_barriers,
-        limit, seconds.
+        strict, limit, seconds.
 
     Returns
     -------
