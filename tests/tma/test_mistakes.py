@@ -348,3 +348,40 @@ def test_one_stride_in_elements_is_among_the_guesses():
     columns, rows, images = map.arguments["globalStrides"]
     (finding,) = tma.lint(**{**map.arguments, "globalStrides": (columns, rows // 2, images)})
     assert "globalStrides: that of h looks like elements; it must be bytes" in finding.hint
+
+
+DUMP = {  # as CUTLASS prints it; NVIDIA/recsys-examples issue 86, vllm issue 13961
+    "format": 6,
+    "dim": 4,
+    "gmem_address": 0x400540000000,
+    "globalDim": (64, 16, 32, 23434, 1),
+    "globalStrides": (2, 4096, 128, 65536, 0),
+    "boxDim": (64, 192, 1, 1, 1),
+    "elementStrides": (1,) * 5,
+    "interleave": 0,
+    "swizzle": 3,
+    "l2Promotion": 2,
+    "oobFill": 0,
+}
+RENAMED = {"format": "tensorDataType", "dim": "tensorRank", "gmem_address": "globalAddress"}
+
+
+@pytest.mark.parametrize("names", [{}, RENAMED])
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({}, None),
+        ({"globalDim": (64, 16, 0, 23434, 1), "gmem_address": 0}, "globalDim[2]"),
+        ({"gmem_address": 0}, "globalAddress"),
+        ({"globalStrides": (2, 4096, 120, 65536, 0)}, "globalStrides[1]"),
+    ],
+)
+def test_dumps_of_maps_that_failed(changed, field, names):
+    dump = {names.get(name, name): value for name, value in {**DUMP, **changed}.items()}
+    found = {finding.field for finding in tma.lint(dump)}
+    assert found == ({field} if field else set())
+
+
+def test_a_null_address():
+    (finding,) = tma.lint(shape=(8, 32), dtype="float32", box=(8, 32), address=0)
+    assert finding.field == "address" and "null" in finding.allowed

@@ -25,6 +25,7 @@ from implicit_conv.tma.maps.driver import (
     argument_name,
     describe_arguments,
     map_arguments,
+    of_dump,
     with_integers,
 )
 from implicit_conv.tma.maps.limits import (
@@ -164,6 +165,7 @@ class Given:
 
 def _read(given: Mapping[str, Any]) -> Given:
     """Arguments of any kind."""
+    given = of_dump(given)
     if "globalDim" in given or "tensorDataType" in given or not set(given) - set(ARGUMENTS):
         _check_names(given)
         description, found = describe_arguments(with_integers(given))

@@ -73,6 +73,7 @@ ARGUMENTS = (
     *ENUMS,
 )
 ARRAYS = ("globalDim", "globalStrides", "boxDim", "elementStrides", *CORNER_NAMES)
+PRINTED = {"format": "tensorDataType", "dim": "tensorRank", "gmem_address": "globalAddress"}
 NUMBERS = (
     "channelsPerPixel",
     "pixelsPerColumn",
@@ -170,6 +171,26 @@ def kind_of(arguments: Arguments) -> str:
     if "boxDim" in arguments:
         return "tiled"
     return "w" if any(name in arguments for name in WIDTH_NAMES) else "im2col"
+
+
+def of_dump(arguments: Arguments) -> Arguments:
+    """The arguments as the driver takes them, of what CUTLASS prints of a map that failed.
+
+    It calls three of them otherwise, all arrays have five entries, and the first stride is the size
+    of an element.
+    """
+    given = {PRINTED.get(name, name): value for name, value in arguments.items()}
+    rank, axes = given.get("tensorRank"), [name for name in ARRAYS[:4] if name in given]
+    most = max(limits.TILED_RANKS)
+    ranks = [n for n in limits.TILED_RANKS if n < most or given.keys() != arguments.keys()]
+    if rank in ranks and all(_count(given[name]) == most for name in axes):
+        for name in axes:
+            given[name] = tuple(given[name])[name == "globalStrides" : rank]
+    return given
+
+
+def _count(values: Any) -> int:
+    return len(values) if isinstance(values, (tuple, list)) else 0
 
 
 def with_integers(arguments: Arguments) -> Arguments:

@@ -138,6 +138,9 @@ def _memory(m: Description) -> Iterator[Finding]:
     ):
         allowed = f"must be a multiple of {unit} bytes, below 2^{limits.ADDRESS_BITS}"
         yield Finding("address", hex(m.address), allowed, m.driver)
+    elif m.address == 0 and min(m.shape) > 0:
+        allowed, hint = "is null, but the tensor has elements", "was the allocation refused?"
+        yield Finding("address", "0x0", allowed, m.driver, hint)
     strides, letters = m.byte_strides, m.dims[:-1]
     if len(strides) != m.rank - 1:
         allowed = f"must have {m.rank - 1} entries ({letters}); channels are contiguous"
