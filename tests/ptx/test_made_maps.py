@@ -133,10 +133,16 @@ WRONG = {  # what is left out or changed: what the error names
     "five axes more": ({"fields": {**MADE, "rank": (32, "5")}}, "at most 4"),
     "stride in elements": (
         {"fields": {**MADE, "global_stride 0": (64, "0x0, 0x28")}},
-        "global_stride is 40",
+        "global_stride is 40, which must be divisible by 16",
     ),
-    "no box": ({"fields": {n: v for n, v in MADE.items() if n != "box_dim 1"}}, "box_dim is 32, 0"),
-    "a wide row": ({"fields": {**MADE, "swizzle_mode": (32, "2")}}, "swizzle_mode is 64"),
+    "no box": (
+        {"fields": {n: v for n, v in MADE.items() if n != "box_dim 1"}},
+        "box_dim is 32, 0, which must be 1 to 256",
+    ),
+    "a wide row": (
+        {"fields": {**MADE, "swizzle_mode": (32, "2")}},
+        "swizzle_mode is 64, which is less than the 128 bytes of a row",
+    ),
     "a box of 2 GiB": (
         {
             "fields": {

@@ -35,6 +35,7 @@ AXES = {  # field with an ordinal: that of TensorMap
 SCALARS = ("global_address", "rank", "elemtype", "swizzle_mode")
 ONLY_ZERO = ("interleave_layout", "swizzle_atomicity", "fill_mode")  # other values are not covered
 MOST_AXES, ALIGNMENT, MOST_BOX = 5, 16, 256
+DIVISIBLE = f"divisible by {ALIGNMENT}"
 WORDS = MAP_BYTES // 8
 
 
@@ -145,18 +146,23 @@ def for_copy(w: State, address: int) -> TensorMap:
 
 def _check(map: TensorMap) -> None:
     """Raise PtxError if a map that the kernel has made breaks a rule of the driver."""
-    for name, values, right in (
-        ("global_address", (map.address,), map.address % ALIGNMENT == 0),
-        ("global_dim", map.dims, min(map.dims) > 0),
-        ("global_stride", map.strides, all(x % ALIGNMENT == 0 for x in map.strides)),
-        ("box_dim", map.box, all(0 < x <= MOST_BOX for x in map.box)),
-        ("element_stride", map.steps, min(map.steps) > 0),
-        ("box_dim", map.box, map.row_bytes % ALIGNMENT == 0),
-        ("swizzle_mode", (map.span,), map.row_bytes <= (map.span or map.row_bytes)),
+    row, least, most = map.row_bytes, "must be at least 1", f"must be 1 to {MOST_BOX}"
+    aligned = all(x % ALIGNMENT == 0 for x in map.strides)
+    short = f"is less than the {row} bytes of a row of the box"
+    for name, values, right, rule in (
+        ("global_address", (map.address,), map.address % ALIGNMENT == 0, f"must be {DIVISIBLE}"),
+        ("global_dim", map.dims, min(map.dims) > 0, least),
+        ("global_stride", map.strides, aligned, f"must be {DIVISIBLE}"),
+        ("box_dim", map.box, all(0 < x <= MOST_BOX for x in map.box), most),
+        ("element_stride", map.steps, min(map.steps) > 0, least),
+        ("box_dim", map.box, row % ALIGNMENT == 0, f"makes rows of {row} bytes, not {DIVISIBLE}"),
+        ("swizzle_mode", (map.span,), row <= (map.span or row), short),
     ):
         if not right:
             shown = ", ".join(str(value) for value in values)
-            raise PtxError(f"the tensor map of this kernel breaks a rule: its {name} is {shown}")
+            raise PtxError(
+                f"the tensor map of this kernel breaks a rule: its {name} is {shown}, which {rule}"
+            )
     counts = [-(-size // step) for size, step in zip(map.box, map.steps, strict=True)]
     size, room = map.row_bytes * math.prod(counts[1:]), limits.SPACE_BYTES["shared"]
     if size > room:
