@@ -260,7 +260,7 @@ FAULTS = (
         "tma-mma",
         r"bar\.warp\.sync 0xffffffff;",
         "",
-        "with no bar.warp.sync in between",
+        "with no barrier in between: bar.sync, or bar.warp.sync",
     ),
     Fault(
         "tensor maps exchanged",

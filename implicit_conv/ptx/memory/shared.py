@@ -22,6 +22,7 @@ STATES = (
     *("were never written", "", "a copy is about to write", "hold an mbarrier"),
     "belong to no variable",
 )
+UNSYNCED = ", with no barrier in between: bar.sync, or bar.warp.sync of its own lanes"
 ROUNDING = np.float32(2.0**-16)  # of a sum of float32 in another order, relative
 UNIT = 16  # bytes that copies and wgmma handle at least
 
@@ -117,7 +118,7 @@ class SharedMemory:
         if mine.any():
             other = mine & ((written & 31) != lanes[:, None])
             if other.any():
-                reason = "another lane of the warp wrote it, with no bar.warp.sync in between"
+                reason = f"another lane of the warp wrote it{UNSYNCED}"
                 self.refuse(other, units, size, f"{what} of", reason, w)
         self._need_strong(w, units, size, f"{what} of")
         stamps = (w.now << LANE_BITS) + lanes
@@ -153,7 +154,7 @@ class SharedMemory:
         written, actors = self._last_writes(units, size)
         other |= (actors == w.index) & (written >= w.synced) & ((written & 31) != lanes[:, None])
         if other.any():
-            reason = "another lane of the warp read or wrote it, with no bar.warp.sync in between"
+            reason = f"another lane of the warp read or wrote it{UNSYNCED}"
             self.refuse(other, units, size, f"{what} to", reason, w)
         self.state.reshape(-1, size)[units] = DEFINED
         self.writer.reshape(-1, size)[units] = w.index
