@@ -123,7 +123,7 @@ class Launch:
         self.seconds, self.stop = seconds, math.inf  # the latter by time.monotonic
         if kernel.max_threads is not None and self.threads > kernel.max_threads:
             raise PtxError(f"{self.threads} threads, but .maxntid is {kernel.max_threads}")
-        self.parameters = np.frombuffer(parameters, np.uint8)
+        self.parameters = np.frombuffer(parameters, np.uint8).copy()
         self.shared = place_shared(kernel.variables, shared_bytes, shared_alignment, seed)
         first = self.shared.dynamic
         self.names = {first + offset: name for offset, name in (names or {}).items()}
@@ -222,12 +222,22 @@ class Launch:
             raise PtxError(f"the tensor map at {address:#x} is not aligned to {MAP_ALIGNMENT}")
         if WINDOWS["param"] <= address < WINDOWS["param"] + WINDOW_BYTES:
             at = address - WINDOWS["param"] - PARAM_BASE
+            self._move_map(at)
             data = self.parameters[max(at, 0) : at + MAP_BYTES].tobytes()
         else:
             data = self.memory.bytes(address, MAP_BYTES).tobytes()
         if len(data) != MAP_BYTES:
             raise PtxError(f"no tensor map lies at {address:#x}")
         return self.memory.decode(data)
+
+    def _move_map(self, at: int) -> None:
+        """Let the map of a struct that was given as a map lie where its first copy looks for it."""
+        for start, size in [*self.memory.structs.items()]:
+            if start <= at and at + MAP_BYTES <= start + size:
+                del self.memory.structs[start]
+                data = self.parameters[start : start + MAP_BYTES].copy()
+                self.parameters[start : start + MAP_BYTES] = 0
+                self.parameters[at : at + MAP_BYTES] = data
 
     def variable(self, name: str) -> Lanes:
         """The address of a variable of the module."""

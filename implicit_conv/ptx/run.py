@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from implicit_conv.ptx.errors import LaunchError, shortened
 from implicit_conv.ptx.launch import LIMIT, Launch, code_of
 from implicit_conv.ptx.limits import SECONDS
 from implicit_conv.ptx.machine.watch import Watch, WatchReads
-from implicit_conv.ptx.memory.global_memory import Memory
+from implicit_conv.ptx.memory.global_memory import MAP_BYTES, Memory
 from implicit_conv.ptx.memory.tensor_map import TensorMap
 from implicit_conv.ptx.memory.traffic import Traffic
 from implicit_conv.ptx.syntax import Kernel
@@ -98,8 +98,10 @@ def run(
         wait for each other does not end.
     arguments : sequence
         One for each parameter: a C-contiguous array (its address is passed), an int, a float, bytes
-        (a struct by value), a `Tensor` (128 bytes by value, a longer struct that begins with them,
-        or the address of a map), or None (a null pointer).
+        (a struct by value), a `Tensor` (128 bytes by value, a longer struct with the map where the
+        first copy looks for it, or the address of a map), None (a null pointer), or a struct by its
+        members: a mapping from offsets, in bytes, to arrays, Tensors, None, bytes and numpy
+        scalars.
     target : str, optional
         The GPU, such as "sm_90a"; by default the one in the text.
     shared_bytes : int
@@ -205,6 +207,8 @@ def pack(kernel: Kernel, arguments: Sequence[Any], memory: Memory) -> bytes:
     given = zip(kernel.parameters.items(), arguments, strict=True)
     for (name, (offset, size)), argument in given:
         word = _word(argument, size, memory, places)
+        if isinstance(argument, Tensor) and size > MAP_BYTES:
+            memory.structs[offset] = size
         if len(word) != size:
             raise LaunchError(
                 f"the parameter {shortened(name)} has {size} bytes, the argument {len(word)}"
@@ -220,6 +224,10 @@ def _word(argument: Any, size: int, memory: Memory, places: dict[int, int]) -> b
         word = bytes(size)
     elif isinstance(argument, bytes):
         word = argument
+    elif isinstance(argument, np.generic):
+        word = argument.tobytes()
+    elif isinstance(argument, Mapping):
+        word = _struct(argument, size, memory, places)
     elif isinstance(argument, np.ndarray):
         word = _address(argument, memory, places).to_bytes(8, "little")
     elif isinstance(argument, Tensor):
@@ -236,6 +244,21 @@ def _word(argument: Any, size: int, memory: Memory, places: dict[int, int]) -> b
     else:
         word = (operator.index(argument) % (1 << 8 * size)).to_bytes(size, "little")
     return word
+
+
+def _struct(members: Mapping[int, Any], size: int, memory: Memory, places: dict[int, int]) -> bytes:
+    """A struct of `size` bytes with members at offsets; what is between them is zeros."""
+    data = bytearray(size)
+    for offset, member in members.items():
+        kinds = {np.ndarray: 8, Tensor: MAP_BYTES, type(None): 8}
+        word = _word(member, kinds.get(type(member), 0), memory, places)
+        if not word or not 0 <= offset <= size - len(word):
+            raise LaunchError(
+                f"the member {shortened(repr(member))} at byte {offset} of a struct of {size}: "
+                "give an array, a Tensor, None, bytes or a numpy scalar that lies inside it"
+            )
+        data[offset : offset + len(word)] = word
+    return bytes(data)
 
 
 def _address(array: np.ndarray, memory: Memory, places: dict[int, int]) -> int:

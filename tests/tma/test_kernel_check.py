@@ -253,3 +253,67 @@ def test_the_order_of_arrivals_does_not_change_the_report():
         for seed in range(4)
     }
     assert len(texts) == 1
+
+
+# { int n; CUtensorMap a, b; float *y; } by value, as kernels of CUTLASS take their parameters.
+STRUCT = """
+.version 8.0
+.target sm_90a
+.address_size 64
+.visible .entry k(.param .align 64 .b8 params[SIZE])
+{
+    .reg .pred %p<3>; .reg .b32 %r<6>; .reg .b64 %d<9>;
+    .shared .align 128 .b8 tile[512]; .shared .align 8 .b8 full[8];
+    mov.b64 %d1, params; cvta.param.u64 %d1, %d1; add.s64 %d2, %d1, FIRST; add.s64 %d3, %d1, SECOND;
+    mov.u32 %r1, %tid.x; mov.u32 %r2, tile; mov.u32 %r3, full; add.u32 %r4, %r2, 256;
+    setp.ne.u32 %p1, %r1, 0; @%p1 bra END;
+    mbarrier.init.shared::cta.b64 [%r3], 1; fence.mbarrier_init.release.cluster;
+    mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r3], 512;
+    cp.async.bulk.tensor.2d.shared::cta.global.tile.mbarrier::complete_tx::bytes
+        [%r2], [%d2, {0, 0}], [%r3];
+    cp.async.bulk.tensor.2d.shared::cta.global.tile.mbarrier::complete_tx::bytes
+        [%r4], [%d3, {0, 0}], [%r3];
+    WAIT: mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r3], 0; @!%p2 bra WAIT;
+    COPY
+    END: ret;
+}
+"""
+COPY = """ld.shared.u32 %r5, [%r4]; ld.param.u64 %d5, [params+320]; st.global.u32 [%d5], %r5;
+    ld.param.u32 %r5, [params]; st.global.u32 [%d5+4], %r5;"""
+
+
+def struct(size, first, second, copy=""):
+    sizes = {"SIZE": size, "FIRST": first, "SECOND": second, "COPY": copy}
+    text = STRUCT
+    for name, value in sizes.items():
+        text = text.replace(name, str(value))
+    return text
+
+
+@pytest.mark.parametrize("at", [0, 64, 128])
+def test_a_map_anywhere_in_a_struct(at):
+    map = tma.TiledMap(shape=(8, 8), dtype="float32", box=(8, 8))
+    given = tma.MapArgument(map, np.ones((8, 8), np.float32))
+    assert tma.check_kernel(struct(256, at, at), 1, 32, [given]).problems == []
+    (problem,) = tma.check_kernel(struct(256, at, 64 - at % 128), 1, 32, [given]).problems[:1]
+    assert "holds no tensor map" in problem
+
+
+def test_two_maps_in_a_struct():
+    first, second = (
+        tma.TiledMap(shape=(8, 8), dtype="float32", box=box) for box in ((8, 8), (8, 8))
+    )
+    a, b = np.ones((8, 8), np.float32), np.full((8, 8), 3, np.float32)
+    y = np.zeros(2, np.uint32)
+    members = {64: tma.MapArgument(first, a), 192: tma.MapArgument(second, b)}
+    members |= {0: np.int32(5), 320: y}
+    report = tma.check_kernel(struct(384, 64, 192, COPY), 1, 32, [members])
+    assert report.problems == []
+    assert [copy.argument for copy in report.copies] == ["0 at byte 64", "0 at byte 192"]
+    assert y.tolist() == [np.float32(3).view(np.uint32), 5]
+    swapped = tma.check_kernel(struct(384, 192, 64, COPY), 1, 32, [members])
+    assert y[0] == np.float32(1).view(np.uint32) and swapped.problems == []
+    with pytest.raises(ptx.LaunchError, match=r"at byte 380 of a struct of 384: give an array"):
+        tma.check_kernel(struct(384, 64, 192), 1, 32, [{380: y}])
+    with pytest.raises(ptx.LaunchError, match="give an array, a Tensor, None, bytes or a numpy"):
+        tma.check_kernel(struct(384, 64, 192), 1, 32, [{0: 5}])

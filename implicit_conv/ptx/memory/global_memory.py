@@ -45,6 +45,8 @@ class Memory:
     def __init__(self) -> None:
         self.buffers: list[Buffer] = []
         self.maps: list[TensorMap] = []
+        # Structs that have a map somewhere: bytes, by their offset in the parameters.
+        self.structs: dict[int, int] = {}
         self.next = FIRST
 
     def put(self, array: NDArray[Any], offset: int = 0) -> int:

@@ -33,10 +33,10 @@ OPERAND_SOURCE = "PTX ISA 9.7.9.25.5 (cp.async.bulk.tensor)"
 class NumberedMap(ptx.TensorMap):
     """A map of the interpreter that knows which argument of the kernel it is."""
 
-    argument: int = 0
+    argument: int | str = 0
 
 
-def interpreted_map(arguments: Mapping[str, Any], number: int) -> NumberedMap:
+def interpreted_map(arguments: Mapping[str, Any], number: int | str) -> NumberedMap:
     """The interpreter's map for arguments of a cuTensorMapEncode call, argument `number`.
 
     Raises

@@ -82,8 +82,8 @@ def check_kernel(
     text, grid, block, target
         As in `ptx.run`.
     arguments : sequence
-        One for each parameter: a `MapArgument` for a tensor map, else as in `ptx.run`. The kernel
-        writes into its arrays.
+        One for each parameter: a `MapArgument` for a tensor map, else as in `ptx.run`; members of a
+        struct, too. The kernel writes into its arrays.
     problem, operator : Problem or two shapes as in `maps_for`, and {"fprop", "dgrad", "wgrad"}
         The convolution that the kernel computes. Loads by maps of the walked tensor's shape are
         then matched with its taps and output pixels.
@@ -141,13 +141,19 @@ def check_kernel(
     if problem is not None:
         problem, _ = parse_problem(problem, None, {})
         coverage = Coverage(problem, operator)
-    given = {n: a for n, a in enumerate(arguments) if isinstance(a, MapArgument)}
-    for number, argument in enumerate(arguments):
+    everything = dict(_members(arguments))
+    given = {n: a for n, a in everything.items() if isinstance(a, MapArgument)}
+    for number, argument in everything.items():
         if isinstance(argument, (TensorMap, ptx.Tensor)):
             kind = type(argument).__name__
             raise ValueError(f"argument {number}: pass MapArgument(map, array), not the {kind}")
     watcher = _Watcher(given, coverage, target)
-    passed = [watcher.tensors.get(n, argument) for n, argument in enumerate(arguments)]
+    passed = [
+        {at: watcher.tensors.get(_member(n, at), each) for at, each in argument.items()}
+        if isinstance(argument, Mapping)
+        else watcher.tensors.get(n, argument)
+        for n, argument in enumerate(arguments)
+    ]
     error = ""
     try:
         reads = watcher.readers.read
@@ -172,11 +178,25 @@ def check_kernel(
     )
 
 
+def _member(number: int, offset: int) -> str:
+    """The name of a member of a struct."""
+    return f"{number} at byte {offset}"
+
+
+def _members(arguments: Sequence[Any]) -> Iterator[tuple[int | str, Any]]:
+    """The arguments by their numbers, and the members of those that are structs."""
+    for number, argument in enumerate(arguments):
+        if isinstance(argument, Mapping):
+            yield from ((_member(number, at), each) for at, each in argument.items())
+        else:
+            yield number, argument
+
+
 class _Watcher:
     """Receives the copies of a run; looks at shared memory as soon as one is complete."""
 
     def __init__(
-        self, given: dict[int, MapArgument], coverage: Coverage | None, target: str | None
+        self, given: dict[int | str, MapArgument], coverage: Coverage | None, target: str | None
     ) -> None:
         self.given, self.coverage, self.target = given, coverage, target
         self.tensors = {n: _tensor(argument, n) for n, argument in given.items()}
@@ -208,7 +228,7 @@ class _Watcher:
         except TensorMapError:  # the findings will say so
             return
 
-    def _map(self, copy: ptx.TensorCopy) -> tuple[int | None, TensorMap]:
+    def _map(self, copy: ptx.TensorCopy) -> tuple[int | str | None, TensorMap]:
         """(which argument the map of a copy is, or None if the kernel has made it; the map)."""
         if isinstance(copy.map, NumberedMap):
             return copy.map.argument, self.given[copy.map.argument].map
@@ -273,7 +293,7 @@ def _differing(
             )
 
 
-def _tensor(argument: MapArgument, number: int) -> ptx.Tensor:
+def _tensor(argument: MapArgument, number: int | str) -> ptx.Tensor:
     """The argument as the interpreter takes it."""
     map, array = argument.map, argument.array
     packed = array.flags.c_contiguous and map.strides in (None, array.strides[:-1])

@@ -23,8 +23,9 @@ class CheckedCopy:
         The warp that issued it, and the line of the PTX text.
     direction, mode : str
         "load" or "store", and the mode as the instruction names it.
-    argument : int or None
-        Which argument of the kernel its map is; None for a map that the kernel has made.
+    argument : int, str or None
+        Which argument of the kernel its map is, or which member, such as "0 at byte 64"; None for
+        a map that the kernel has made.
     start : Start
         `coords`, `offsets`, `w_halo`, `w_offset` as `walk` takes them; `dst`, a shared address.
     walk : Walk or None
@@ -46,7 +47,7 @@ class CheckedCopy:
     line: int
     direction: str
     mode: str
-    argument: int | None
+    argument: int | str | None
     start: Start
     walk: Walk | None
     complete: bool
@@ -93,7 +94,7 @@ class KernelReport:
     """
 
     copies: tuple[CheckedCopy, ...]
-    findings: dict[int, tuple[Finding, ...]]
+    findings: dict[int | str, tuple[Finding, ...]]
     readers: tuple[str, ...]
     outputs: tuple[str, ...]
     missing: tuple[Missing, ...]
