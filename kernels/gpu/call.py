@@ -78,6 +78,9 @@ class Call(NamedTuple):
     barriers_at: int
 
 
+NO_CALL = Call(*[0] * len(Call._fields))
+
+
 class Limits(NamedTuple):
     """Bounds of a clamp; for a leaky ReLU, `low` is the slope."""
 

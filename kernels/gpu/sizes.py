@@ -24,6 +24,7 @@ STAGING_BYTES = CHUNK_ROWS * STAGING_PITCH
 DUMP_THREADS = WARP
 DUMP_DATA_AT = SWIZZLE_ATOM_BYTES
 
+COPY_BLOCKS = 8  # of a launch that copies, for each multiprocessor: they run together
 COPY_WARPS = 8  # warps of a block that copies filters (phase_filters.py)
 
 ITEMSIZES = {"bfloat16": 2, "float16": 2, "float32": 4}  # bytes of an element of x, w and y

@@ -13,7 +13,8 @@ blocks for all multiprocessors. A block has one tile of one split:
                                               acc -> the split's part of the workspace
 
 A second kernel adds the parts in the order of the splits, and rounds to dw. Their number and sizes
-are the plan's, so two runs have the same bits.
+are the plan's, so two runs have the same bits. Where x or dy cannot be loaded 16 bytes at a time,
+kernels/gpu/image_copy.py may copy them before.
 
 In the Call, y is dy, w is dw, and the workspace, float32 [split, K, R*S*C], is at `residual`.
 """
@@ -36,7 +37,6 @@ from implicit_conv.kernels.gpu.ring import Ring
 from implicit_conv.kernels.gpu.sizes import ITEMSIZES, VECTOR_BYTES
 from implicit_conv.kernels.gpu.wgrad_variant import (
     PANEL_BYTES,
-    SUM_THREADS,
     SplitSum,
     WgradVariant,
 )
@@ -351,22 +351,26 @@ def make_store_rows(v: WgradVariant, tile: int = 0) -> Any:
 
 @functools.cache
 def make_split_sum(v: SplitSum) -> Any:
-    """The kernel that adds splits: a thread has one element of dw; its argument is the blob."""
-    load, store, columns = gmem.load(4, True), gmem.store(ITEMSIZES[v.dtype]), make_columns(v.unit)
+    """The kernel that adds splits: a thread has one element of dw; its argument is the blob.
+
+    The Call's strides of `residual` are those of the sums by split, tap and k, in bytes.
+    """
+    load, store, threads = gmem.load(4, True), gmem.store(ITEMSIZES[v.dtype]), v.threads
     to_float, from_float = gmem.to_float("float32"), gmem.from_float(v.dtype)
 
     def split_sum(argument: Any) -> None:
         params = blob.unpack(argument)
         g, call = params.geometry, params.call
-        index = warp.block() * SUM_THREADS + warp.index() * 32 + warp.lane()
-        k = quotient(index, g.R * g.S * columns(g))
-        column = index - k * (g.R * g.S * columns(g))
-        tap = quotient(column, columns(g))
-        c, r = column - tap * columns(g), quotient(tap, g.S)
-        s = tap - r * g.S
-        kept = (k < g.groups * g.K) & (c < g.C)
-        apart = 4 * g.groups * g.K * g.R * g.S * columns(g)
-        at, total = call.residual + 4 * index, np.float32(0)
+        index = warp.block() * threads + warp.index() * 32 + warp.lane()
+        tap = quotient(index, g.C)
+        c = index - tap * g.C
+        row = quotient(tap, g.S)
+        s = tap - row * g.S
+        k = quotient(row, g.R)
+        r = row - k * g.R
+        kept = k < g.groups * g.K
+        apart, total = call.residual_n, np.float32(0)
+        at = call.residual + k * call.residual_k + r * call.residual_p + s * call.residual_q + 4 * c
         for split in range(0, call.splits, 4):  # so many loads are on their way at once
             first = load(at, kept)
             second = load(at + apart, kept & (split + 1 < call.splits))

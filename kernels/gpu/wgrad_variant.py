@@ -1,4 +1,4 @@
-"""WgradVariant and SplitSum: the compile-time choices of the kernels of a weight gradient."""
+"""The compile-time choices of the kernels of a weight gradient."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from implicit_conv.kernels.gpu.sizes import (
 )
 
 PANEL_BYTES = 128  # of a pixel in a stage: the swizzle span
-SUM_THREADS = 256
+COPY_THREADS = 256  # of a block that adds splits, or copies images
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,22 @@ class SplitSum:
     """The kernel that adds the sums of all splits, and rounds them to `dtype`."""
 
     dtype: str
-    unit: int  # as of `WgradVariant`
 
-    threads = SUM_THREADS
+    threads = COPY_THREADS
     bound = 1
+
+
+@dataclass(frozen=True)
+class ImageCopy:
+    """The kernel that copies images as channels-last ones, 16 bytes of `pixels` at a time."""
+
+    itemsize: int
+    pixels: int
+
+    threads = COPY_THREADS
+    bound = 1
+
+    @property
+    def unit(self) -> int:
+        """Elements of a chunk."""
+        return VECTOR_BYTES // self.itemsize

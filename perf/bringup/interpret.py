@@ -23,6 +23,7 @@ from implicit_conv.gpu.run import wgrad
 from implicit_conv.gpu.run.launch import NOWHERE, DeviceArray, arguments
 from implicit_conv.kernels.gpu.call import pack
 from implicit_conv.kernels.gpu.sizes import VECTOR_BYTES
+from implicit_conv.kernels.gpu.wgrad_variant import WgradVariant
 from implicit_conv.problem.options import ITEMSIZES, contiguous_strides
 from perf.bringup.emulated import encoded
 
@@ -55,40 +56,51 @@ def kernel_ptx(
 
 def interpret_wgrad(
     choice: WgradChoice,
-    kernels: tuple[Any, Any],
+    kernels: list[Any],
     x: Array,
     dy: Array,
     *,
+    order: tuple[int, ...] = (0, 1, 2, 3),
     gap: int = 0,
     **options: Any,
 ) -> Array:
-    """dw of `choice` for C-contiguous arrays in the view's layouts; parameters as of `interpret`.
+    """dw of `choice` for arrays in the view's layouts; parameters as of `interpret`.
 
-    `kernels` are those that sum and that add splits. Both must write each byte of their result.
+    `kernels` are those of all launches. Each must write the bytes of its result once, and no other.
+    The axes of x and dy have this `order` in memory.
     """
     memory, view, size = ptx.Memory(), choice.view, ITEMSIZES[choice.out_dtype]
-    x_at, dy_at = _put(memory, x, 0, gap), _put(memory, dy, 0, gap)
+    put = [_put(memory, array.transpose(order), gap=gap) for array in (x, dy)]
+    x_at, dy_at = (
+        DeviceArray(array.address, tuple(array.strides[order.index(axis)] for axis in range(4)))
+        for array in put
+    )
     out = np.full(view.weight_shape, -1, f"i{size}")
     sums = np.full(choice.workspace_bytes // 4, np.nan, np.float32)
     at, dw_at = memory.put(sums), _put(memory, out)
-    call = wgrad.arguments(choice, x_at, dy_at, dw_at, at)
-    maps: tuple[bytes | None, bytes | None] = (None, None)
-    if choice.variant.producer == "tma":
-        first, second = wgrad_maps(choice.view, choice.variant, call.x, call.y)
-        maps = encoded(memory, first.arguments), encoded(memory, second.arguments)
-    launches = zip(choice.launches, kernels, (at, dw_at.address), strict=True)
-    for (v, blocks, shared), kernel, written in launches:
+    made = wgrad.arguments(choice, x_at, dy_at, dw_at, at)
+    results = [slice(start, start + copy.bytes) for _, copy, start in choice.best.copies_in_order]
+    results += [slice(4 * choice.best.sums * choice.best.splits), slice(None)]
+    launches = zip(choice.launches, kernels, made, results, strict=True)
+    for (v, blocks, shared), kernel, (call, geometry), result in launches:
+        maps: tuple[bytes | None, bytes | None] = (None, None)
+        if isinstance(v, WgradVariant) and v.producer == "tma":
+            first, second = wgrad_maps(choice.best.view, v, call.x, call.y)
+            maps = encoded(memory, first.arguments), encoded(memory, second.arguments)
         launch = ptx.Launch(
             kernel,
-            parameters=pack(*maps, call, choice.geometry, UNBOUNDED),
+            parameters=pack(*maps, call, geometry, UNBOUNDED),
             memory=memory,
             grid=(blocks, 1, 1),
             block=(v.threads, 1, 1),
             shared_bytes=shared,
             **{"strict": True, **options},
         ).run()
-        times = launch.written.get(written, np.zeros(1, np.uint8))
-        if (times != 1).any():
+        (buffer,) = launch.written or (0,)
+        times = launch.written.get(buffer, np.zeros(1, np.uint8))
+        due = np.zeros_like(times)
+        due[result] = 1
+        if buffer != (dw_at.address if result.stop is None else at) or (times != due).any():
             raise WriteError(f"bytes were written {np.unique(times).tolist()} times")
     (found,) = (buffer.data for buffer in memory.buffers if buffer.address == dw_at.address)
     kind = np.float32 if size == 4 else np.uint16

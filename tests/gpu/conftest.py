@@ -18,7 +18,7 @@ from implicit_conv.gpu.cuda import driver, transfer
 from implicit_conv.kernels.geometry import CLAMP, Geometry
 from implicit_conv.kernels.gpu.call import Call, Limits
 from implicit_conv.kernels.gpu.sizes import MAP_BYTES, VECTOR_BYTES
-from implicit_conv.kernels.gpu.wgrad_variant import SplitSum, WgradVariant
+from implicit_conv.kernels.gpu.wgrad_variant import ImageCopy, SplitSum, WgradVariant
 from implicit_conv.problem import reference
 from implicit_conv.problem.options import PADDING_MODES, contiguous_strides
 from implicit_conv.process import cache
@@ -112,6 +112,8 @@ class Recorder:
         dtype, v = self.entries[int(function)], self.kernels[int(function)]
         if dtype.startswith(FILTERS):
             self.copy_filters(int(dtype.removeprefix(FILTERS)))
+        if isinstance(v, ImageCopy):
+            self.copy_images(v)
         if dtype not in self.convolved:
             return
         if isinstance(v, WgradVariant):
@@ -121,27 +123,36 @@ class Recorder:
         else:
             self.convolve(numpy_dtype(dtype), v)
 
-    def sums(self, v):
-        """The sums of a weight gradient's splits, in memory; channels are padded."""
+    def copy_images(self, v):
+        """Write images to y as the kernel would that copies them channels-last."""
         call, g, *_ = self.launched()
-        columns = -(-g.C // v.unit) * v.unit
-        shape = call.splits, g.groups * g.K, g.R, g.S, columns
-        whole = np.zeros(shape, np.float32)
-        if call.splits:
-            whole = self.array(call.residual, shape, contiguous_strides(shape, 4), np.float32)
-        return call, g, whole
+        n, channels = call.rows // (call.tiles_n * g.Q * call.row_tiles * g.H), g.C
+        kind = f"u{v.itemsize}"
+        x = self.array(
+            call.x, (n, g.H, g.W, channels), (call.x_n, call.x_h, call.x_w, call.x_c), kind
+        )
+        shape = n, g.H, g.Q * v.pixels, call.tiles_m * v.unit // v.pixels
+        y = self.array(call.y, shape, contiguous_strides(shape, v.itemsize), kind)
+        if x is None or y is None:
+            return
+        y[...] = 0
+        columns = np.arange(shape[2]) - g.pad_w
+        kept = (columns >= 0) & (columns < g.W)
+        y[:, :, kept, :channels] = x[:, :, columns[kept]]
 
     def sum_splits(self, dtype, v):
-        """Write the sums of each split of the pixels, by the CPU."""
-        call, g, sums = self.sums(v)
+        """Write the sums of each split of the pixels, by the CPU; channels are padded."""
+        call, g, *_ = self.launched()
+        shape = call.splits, g.groups * g.K, g.R, g.S, -(-g.C // v.unit) * v.unit
+        sums = self.array(call.residual, shape, contiguous_strides(shape, 4), np.float32)
         x_shape, y_shape = (g.N, g.H, g.W, g.groups * g.C), (g.N, g.P, g.Q, g.groups * g.K)
         x = self.array(call.x, x_shape, (call.x_n, call.x_h, call.x_w, call.x_c), dtype)
         dy = self.array(call.y, y_shape, (call.y_n, call.y_p, call.y_q, call.y_k), dtype)
         if x is None or dy is None or sums is None:
             return
         if v.producer == "cp_async":
-            assert call.x % VECTOR_BYTES == call.x_w % VECTOR_BYTES == 0
-            assert call.y % VECTOR_BYTES == call.y_q % VECTOR_BYTES == 0
+            assert call.x % v.copy_bytes == call.x_w % v.copy_bytes == 0
+            assert call.y % v.copy_bytes == call.y_q % v.copy_bytes == 0
         high = (
             (g.P - 1) * g.stride_h + (g.R - 1) * g.dilation_h + 1 - g.H - g.pad_h,
             (g.Q - 1) * g.stride_w + (g.S - 1) * g.dilation_w + 1 - g.W - g.pad_w,
@@ -164,11 +175,15 @@ class Recorder:
             )
 
     def add_splits(self, dtype, v):
-        call, g, sums = self.sums(v)
-        strides = call.w_k, call.w_r, call.w_s, call.w_c
-        dw = self.array(call.w, (g.groups * g.K, g.R, g.S, g.C), strides, dtype)
+        call, g, *_ = self.launched()
+        shape = g.groups * g.K, g.R, g.S, g.C
+        dw = self.array(call.w, shape, (call.w_k, call.w_r, call.w_s, call.w_c), dtype)
+        strides = call.residual_n, call.residual_k, call.residual_p, call.residual_q, 4
+        sums = np.zeros((1, *shape), np.float32)
+        if call.splits:
+            sums = self.array(call.residual, (call.splits, *shape), strides, np.float32)
         if dw is not None and sums is not None:
-            dw[...] = sums.sum(0)[..., : g.C]
+            dw[...] = sums.sum(0)
 
     def copy_filters(self, itemsize):
         """Write to y what the kernel that copies a filter for stride phases would."""
@@ -304,7 +319,7 @@ def recorder(monkeypatch):
 
     def cubin(v, cc):
         recorder.variants.append(v)
-        return b"image", v.dtype
+        return b"image", "a copy" if isinstance(v, ImageCopy) else v.dtype
 
     def filters_cubin(itemsize, cc):
         return b"image", f"{FILTERS}{itemsize}"

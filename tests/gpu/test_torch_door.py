@@ -88,6 +88,12 @@ GRADIENTS = {  # spatial axes, arguments of `tensors`, and of `sizes`
     "taps that none reads": (2, {"w": (8, 16, 1, 1)}, {"stride": 3, "padding": 0}),
     "signals": (1, {"x": (2, 16, 9), "w": (8, 16, 3), "formats": (PLAIN, PLAIN)}, {}),
     "transposed": (2, {"w": (16, 8, 3, 3)}, {"transposed": True, "stride": 2}),
+    "a first layer": (2, {"x": (2, 3, 9, 8), "w": (8, 3, 5, 4)}, {"stride": 2, "padding": 2}),
+    "planes of a first layer": (
+        2,
+        {"x": (2, 3, 9, 8), "w": (8, 3, 5, 4), "formats": (PLAIN, PLAIN)},
+        {"stride": 2, "padding": 2},
+    ),
 }
 MASKS = (True, True, True), (True, False, False), (False, True, True), (False, False, True)
 

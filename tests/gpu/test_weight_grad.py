@@ -7,6 +7,7 @@ import functools
 import importlib.util
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,11 +24,13 @@ from implicit_conv.errors import DTypeError, PlanError, ShapeError
 from implicit_conv.gpu.cuda.arch import KNOWN
 from implicit_conv.gpu.plan import families
 from implicit_conv.gpu.plan.families import GRADIENTS, NOT_RUN, family_name
+from implicit_conv.gpu.plan.image_copies import copies
 from implicit_conv.gpu.plan.views import images
-from implicit_conv.gpu.plan.wgrad import choose_wgrad, wgrad_variants
+from implicit_conv.gpu.plan.wgrad import choose_wgrad, consider_all, wgrad_variants
 from implicit_conv.gpu.run import wgrad
+from implicit_conv.gpu.run.wgrad import GpuWgradEngine
 from implicit_conv.kernels.gpu.targets import supports, target_name
-from implicit_conv.kernels.gpu.wgrad_variant import SplitSum, WgradVariant
+from implicit_conv.kernels.gpu.wgrad_variant import ImageCopy, SplitSum, WgradVariant
 from implicit_conv.problem.options import GPU_DTYPES, ITEMSIZES
 from implicit_conv.problem.problem import Problem
 from implicit_conv.testing.gpu.problems import loaded, stored
@@ -187,6 +190,132 @@ def test_two_runs_have_the_same_bits(name):
     assert first.tobytes() == second.tobytes()
 
 
+COPIED = {  # dtype, x, w, order of x and dy in memory, arrays to copy, options
+    "a first layer": (
+        "bfloat16",
+        (2, 9, 12, 3),
+        (8, 3, 5, 3),
+        (0, 1, 2, 3),
+        (),
+        {"padding": 2, "stride": 2},
+    ),
+    "planes": (
+        "bfloat16",
+        (3, 8, 11, 3),
+        (9, 3, 2, 3),
+        (0, 3, 1, 2),
+        ("x", "dy"),
+        {"padding": ((1, 0), (0, 2)), "stride": (2, 1)},
+    ),
+    "one channel": (
+        "float16",
+        (1, 6, 21, 1),
+        (16, 2, 7, 1),
+        (0, 1, 2, 3),
+        (),
+        {"padding": ((0, 1), (3, 1)), "stride": (1, 3)},
+    ),
+    "one channel, no padding": (
+        "bfloat16",
+        (3, 5, 9, 1),
+        (5, 3, 3, 1),
+        (0, 1, 2, 3),
+        (),
+        {"dilation": (2, 1)},
+    ),
+    "four channels": (
+        "float16",
+        (3, 7, 9, 4),
+        (24, 3, 3, 4),
+        (0, 3, 1, 2),
+        ("x", "dy"),
+        {"padding": ((0, 2), (1, 0)), "stride": (1, 3)},
+    ),
+    "five channels": (
+        "bfloat16",
+        (1, 7, 9, 5),
+        (8, 2, 3, 5),
+        (0, 1, 2, 3),
+        (),
+        {"dilation": (1, 2), "padding": 1},
+    ),
+    "wide planes": (
+        "float16",
+        (1, 4, 9, 40),
+        (24, 2, 2, 40),
+        (3, 0, 1, 2),
+        ("x", "dy"),
+        {"padding": ((-1, 1), (0, 0))},
+    ),
+    "groups": ("bfloat16", (2, 5, 6, 32), (16, 2, 2, 16), (0, 3, 1, 2), ("x", "dy"), {"groups": 2}),
+    "float": (
+        "float32",
+        (2, 6, 9, 3),
+        (6, 3, 4, 3),
+        (0, 3, 1, 2),
+        ("x", "dy"),
+        {"padding": (1, -1), "stride": 2},
+    ),
+    "narrow floats": (
+        "float32",
+        (2, 6, 9, 2),
+        (4, 2, 3, 2),
+        (0, 1, 2, 3),
+        (),
+        {"padding": 2, "stride": (3, 1)},
+    ),
+}
+
+
+WIDE = "five channels", "wide planes", "groups", "float"  # a filter row is no pixel of these
+
+
+def copied(name, number=80):
+    """(choices of the smallest kernels on each kind of copies, arrays, order, options)."""
+    dtype, x_shape, w_shape, order, names, options = COPIED[name]
+    problem = Problem.parse(x_shape, w_shape, dtype, dtypes=GPU_DTYPES, **LAST, **options)
+    made, each = choose_wgrad(problem, KNOWN[number], images(problem), dtype), []
+    for views in copies(made.view, names):
+        able = [c for c in consider_all([views], made.arch, None) if c.estimate]
+        producers = {c.variant.producer for c in able}
+        for producer in sorted(producers):
+            same = [c for c in able if c.variant.producer == producer]
+            best = min(same, key=lambda c: c.variant.tile_m * c.variant.tile_n)
+            each.append(with_splits(replace(made, best=best), 2, stages=2))
+    return each, drawn(len(name), x_shape, problem.output_shape), order, options
+
+
+@compiled
+@pytest.mark.parametrize("name", COPIED)
+def test_kernels_on_copies_equal_the_cpu(name):
+    """NaN follows the last axis in memory, and there is NaN in the workspace before."""
+    each, (x, dy), order, options = copied(name)
+    assert any(made.best.copies.x.window for made in each) == (name not in WIDE)
+    for made in each:
+        gap = 3 if made.best.copies.dy else 8
+        found = interpreted(made, x, dy, order=order, gap=gap, flaky=0.1)
+        np.testing.assert_array_equal(found, expected(made, x, dy, **options), made.best.name)
+
+
+@compiled
+@pytest.mark.parametrize("name", ["planes", pytest.param("wide planes", marks=pytest.mark.slow)])
+def test_tensor_copies_of_copies_equal_the_cpu(name):
+    each, (x, dy), order, options = copied(name, number=90)
+    made = next(made for made in each if made.variant.producer == "tma")
+    found = interpreted(made, x, dy, order=order, gap=3)
+    np.testing.assert_array_equal(found, expected(made, x, dy, **options))
+
+
+@compiled
+def test_nan_is_in_the_sums_of_its_taps_alone_where_it_is_copied():
+    each, (x, dy), _, options = copied("a first layer")
+    x[1, 2, 3, 1] = np.nan
+    for made in each:
+        found, want = interpreted(made, x, dy), expected(made, x, dy, **options)
+        np.testing.assert_array_equal(found, want)
+        assert 0 < np.isnan(want).mean() < 1
+
+
 TENSOR_FAULTS = {  # of the kernel that sums, with tensor copies
     "x is not transposed": ("p, 1, 1, 1, 1;", "p, 1, 1, 1, 0;"),
     "a step is 8 pixels": ("add.s64 ([ab]), (.*), 128;", r"add.s64 \1, \2, 64;"),
@@ -235,7 +364,11 @@ CALL_FAULTS = {
 def test_fault_in_the_arguments_is_seen(monkeypatch, fault):
     made, x, dy, options = problem("ragged")
     right = wgrad.arguments
-    monkeypatch.setattr(wgrad, "arguments", lambda *given: CALL_FAULTS[fault](right(*given)))
+    monkeypatch.setattr(
+        wgrad,
+        "arguments",
+        lambda *given: [(CALL_FAULTS[fault](call), g) for call, g in right(*given)],
+    )
     assert is_seen(made, x, dy, options)
 
 
@@ -280,7 +413,9 @@ def test_kernels_are_linked_without_spills(number, dtype):
     cc, expected = KNOWN[number].cc, json.loads(gates.EXPECTED.read_text())
     gated = {(v, cc): name for name, v, cc in gpu_gates.kernels()}
     kernels = {*wgrad_variants(dtype), *wgrad_variants(dtype, 4)}
-    for v in (*kernels, SplitSum(dtype, 16 // ITEMSIZES[dtype])):
+    size = ITEMSIZES[dtype]
+    copies = [ImageCopy(size, pixels) for pixels in (1, 2, 4, 8) if pixels * size <= 16]
+    for v in (*kernels, *copies, SplitSum(dtype)):
         if isinstance(v, WgradVariant) and not supports(v.target, cc):
             continue
         made = compile_kernel(python_kernel(v), signature(), cc, v.threads, v.bound)
@@ -355,13 +490,37 @@ def test_a_limited_workspace_has_fewer_splits():
     assert plan(max_workspace=1 << 20).workspace_bytes <= 1 << 20
 
 
-def test_odd_channels_are_loaded_one_by_one():
+def test_odd_channels_are_copied():
     made = plan((8, 28, 28, 3), (64, 3, 3, 3)).engine.choice
-    assert made.variant.producer == "elements"
+    assert (made.variant.producer, made.best.copies.names) == ("cp_async", "x")
     even = plan((8, 28, 28, 6), (64, 3, 3, 6)).engine.choice
     assert (even.variant.producer, even.variant.copy_bytes) == ("cp_async", 4)
     assert "6 bytes of channels in a group" in plan((8, 28, 28, 3), (64, 3, 3, 3)).explain()
     assert choose_wgrad(made.problem, made.arch, made.view, "float32").variant == made.variant
+
+
+def test_a_first_layer_is_copied_by_filter_rows():
+    """The 7 x 4 elements of a filter row are 28 of 32: columns are 2 x 4 elements apart."""
+    options = {"stride": 2, "padding": 3, **LAST, "device": "sm_90a"}
+    shapes = (64, 224, 224, 3), (64, 112, 112, 64), (64, 7, 7, 3)
+    made = plan_conv2d_weight_grad(*shapes, "bfloat16", **options)
+    best = made.engine.choice.best
+    assert best.copies.x.shape == (64, 224, 230, 4)
+    assert best.copies.x.strides[2] == best.variant.copy_bytes == 16
+    assert (best.view.C, best.view.kernel, best.view.output) == (32, (7, 1), (112, 112))
+    copy = 64 * 224 * 230 * 4 * 2
+    assert made.workspace_bytes == copy + 4 * best.splits * 64 * 7 * 32
+    text = made.explain()
+    for words in (
+        f"(64, 224, 230, 4), {copy} bytes, in every call",
+        "on copies of x by filter row",
+    ):
+        assert words in text
+    elements = next(c for c in made.candidates if c.variant.producer == "elements")
+    assert best.cycles < elements.cycles / 10
+    limited = plan_conv2d_weight_grad(*shapes, "bfloat16", max_workspace=copy, **options)
+    assert limited.engine.choice.variant.producer == "elements"
+    assert f"sums and copies take {copy + 4 * 64 * 7 * 32} bytes" in limited.explain()
 
 
 def test_families_have_the_kernels():
@@ -418,6 +577,18 @@ KINDS = {  # dtype, x, w, options; order of x in memory, gap, offset; order of d
     "an offset": ("float32", (2, 16, 6, 7), (8, 16, 3, 3), {}, (0, 2, 3, 1), 0, 1, (2, 3, 1, 0)),
     "groups": ("float16", (2, 6, 6, 7), (4, 3, 2, 2), {"groups": 2}, None, 0, 0, None),
     "signals": ("bfloat16", (2, 16, 30), (8, 16, 5), {"stride": 2}, (0, 2, 1), 0, 0, None),
+    "a first layer": (
+        "bfloat16",
+        (2, 3, 9, 12),
+        (8, 3, 5, 4),
+        {"stride": 2, "padding": 2},
+        (0, 2, 3, 1),
+        0,
+        0,
+        None,
+    ),
+    "planes of a first layer": ("float16", (1, 3, 7, 9), (9, 3, 3, 3), {}, None, 1, 1, None),
+    "planes of floats": ("float32", (2, 2, 7, 9), (6, 2, 3, 3), {}, None, 0, 0, (2, 3, 1, 0)),
 }
 
 
@@ -460,6 +631,30 @@ def test_every_repetition_is_right(recorder, device_array, planned, kept):
                 wide = x.astype(np.float32), dy.astype(np.float32)
                 want = compute(*wide, w_shape, **options, device="cpu")
                 np.testing.assert_array_equal(dw.astype(np.float32), want, err_msg=name)
+    kinds = {v for v in recorder.kernels if isinstance(v, ImageCopy)}
+    assert kinds == {ImageCopy(2, 1), ImageCopy(4, 1)}
+
+
+@pytest.mark.parametrize("name", COPIED)
+def test_calls_on_copies_are_right_in_every_repetition(recorder, device_array, name):
+    """New values at new addresses, as channels-last arrays and as planes."""
+    recorder.convolved.append("bfloat16")
+    memory, rng = Memory(recorder, device_array), np.random.default_rng(1)
+    each, _, _, options = copied(name, number=90)
+    for made in each:
+        engine = GpuWgradEngine(replace(made, candidates=(made.best,)))
+        shapes, dtype = (made.view.input_shape, made.view.output_shape), made.view.dtype
+        for time in range(1, max(RUNS) + 1):
+            x, dy = (rng.integers(-1, 2, shape).astype(numpy_dtype(dtype)) for shape in shapes)
+            order = ((0, 1, 2, 3), (0, 3, 1, 2))[time % 2] if made.best.copies.dy else None
+            out, dw = memory(np.full(made.view.weight_shape, np.nan, x.dtype))
+            recorder.calls.clear()
+            assert engine.run(memory(x, order)[0], memory(dy, order)[0], out=out) is out
+            assert len(recorder["cuLaunchKernelEx"]) == 2 + len(made.best.copies.all)
+            if time in RUNS:
+                wide = x.astype(np.float32), dy.astype(np.float32)
+                want = conv2d_weight_grad(*wide, made.view.weight_shape, **LAST, **options)
+                np.testing.assert_array_equal(dw.astype(np.float32), want, made.best.name)
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
@@ -512,7 +707,11 @@ def test_workspace_is_freed_and_kernels_follow_each_other(recorder, device_array
         gradient(device_array)
         names = [name for name, _ in recorder.calls]
         at = [place for place, name in enumerate(names) if name == "cuLaunchKernelEx"]
-        assert len(at) == 2 and names.index("cuMemAlloc") < at[0] < at[1] < names.index("cuMemFree")
+        first, second, adds = recorder.variants[0], recorder.variants[1], recorder.variants[-1]
+        assert (first, adds) == (ImageCopy(2, 1), SplitSum("float16"))
+        assert isinstance(second, WgradVariant)
+        assert len(at) == 4  # copies of x and of dy by one kernel
+        assert names.index("cuMemAlloc") < at[0] and at[-1] < names.index("cuMemFree")
         assert {int(config.hStream) for config, *_ in recorder["cuLaunchKernelEx"]} == {77}
         assert not recorder.memory
 
@@ -524,7 +723,7 @@ def test_a_launch_is_among_the_work_of_every_array(recorder, device_array, other
         recorder.calls.clear()
         gradient(device_array, **{other: 99})
         names = [n for n, _ in recorder.calls if n.startswith(("cuStreamWait", "cuLaunch"))]
-        assert names == ["cuStreamWaitEvent", *["cuLaunchKernelEx"] * 2, "cuStreamWaitEvent"]
+        assert names == ["cuStreamWaitEvent", *["cuLaunchKernelEx"] * 4, "cuStreamWaitEvent"]
 
 
 def test_a_result_is_of_torch(recorder, on_gpu, monkeypatch):
@@ -538,7 +737,10 @@ def test_a_result_is_of_torch(recorder, on_gpu, monkeypatch):
         return on_gpu(real(sizes, steps, dtype=dtype))
 
     monkeypatch.setattr(torch, "empty_strided", empty)
-    x, dy = on_gpu(torch.zeros(2, 8, 8, 8).half()), on_gpu(torch.zeros(2, 8, 6, 6).half())
+    x, dy = (
+        on_gpu(torch.zeros(shape).half().to(memory_format=torch.channels_last))
+        for shape in ((2, 8, 8, 8), (2, 8, 6, 6))
+    )
     for _ in range(2):
         made.clear()
         found = conv2d_weight_grad(x, dy, (8, 8, 3, 3))
@@ -577,7 +779,7 @@ def test_maps_follow_the_arrays(recorder, device_array):
         out=device_array(1 << 22, (16, 3, 3, 16)),
     )
     assert not recorder["cuTensorMap"]
-    assert recorder.variants[-2].producer == "cp_async"
+    assert recorder.variants[-1].producer == "cp_async"
 
 
 def test_images_without_a_batch_axis(recorder):

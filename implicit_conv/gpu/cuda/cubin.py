@@ -19,13 +19,13 @@ from implicit_conv.kernels import sources
 from implicit_conv.kernels.gpu.sizes import COPY_WARPS, DUMP_THREADS, WARP
 from implicit_conv.kernels.gpu.targets import target_name
 from implicit_conv.kernels.gpu.variant import Variant
-from implicit_conv.kernels.gpu.wgrad_variant import SplitSum, WgradVariant
+from implicit_conv.kernels.gpu.wgrad_variant import ImageCopy, SplitSum, WgradVariant
 from implicit_conv.process.disk import store
 
 COMPILERS = ("numba", "numba-cuda", "llvmlite", "nvidia-nvvm", "nvidia-nvjitlink")
 LIBRARIES = {"nvidia-nvvm": "nvvm", "nvidia-nvjitlink": "nvjitlink"}  # modules of cuda.bindings
 Capability = tuple[int, int, str]
-AnyVariant = Variant | WgradVariant | SplitSum
+AnyVariant = Variant | WgradVariant | SplitSum | ImageCopy
 FILTERS_TITLE = "phase filters {}"  # of the kernel of `filters_cubin`
 # (image, entry) of kernels that were compiled elsewhere, by title, target and hash of the sources.
 PROVIDED: dict[tuple[str, str, str], tuple[bytes, str]] = {}
@@ -39,9 +39,13 @@ def cubin(v: AnyVariant, cc: Capability) -> tuple[bytes, str]:
 
 def kernel_of(v: AnyVariant) -> Callable[..., Any]:
     """The Python function of a variant's kernel, which needs the compilers."""
-    from implicit_conv.kernels.gpu import fprop, wgrad
+    from implicit_conv.kernels.gpu import fprop, image_copy, wgrad
 
-    makers = {WgradVariant: wgrad.make_wgrad, SplitSum: wgrad.make_split_sum}
+    makers = {
+        WgradVariant: wgrad.make_wgrad,
+        SplitSum: wgrad.make_split_sum,
+        ImageCopy: image_copy.make_image_copy,
+    }
     made: Callable[..., Any] = makers.get(type(v), fprop.make_fprop)(v)
     return made
 

@@ -39,9 +39,11 @@ def explain_wgrad(choice: WgradChoice) -> str:
     """As `explain`, of a weight gradient."""
     v, arch, best, estimate = choice.variant, choice.arch, choice.best, choice.estimate
     groups, m, n = choice.tiles
+    copied = best.copies.all
     lines = [
         f"problem     weight gradient of {choice.problem}; dw {choice.out_dtype}",
         f"machine     {arch.target} ({arch.device}: {arch.sms} multiprocessors)",
+        *(f"copy        channels-last {c.shape}, {c.bytes} bytes, in every call" for c in copied),
         f"kernel      {v.name}; {v.threads} threads: {v.consumer_warps} warps multiply",
         f"tiles       {plural(groups, 'group')} x {m} (gemm_m: filters) x {n} (gemm_n: channels of "
         "taps)",
@@ -57,7 +59,7 @@ def explain_wgrad(choice: WgradChoice) -> str:
         f"candidates, by estimated time at {arch.hertz / 1e9:.2f} GHz:",
     ]
     for each in sorted(choice.candidates, key=lambda candidate: candidate.cycles):
-        name, found = each.variant.name, each.estimate
+        name, found = each.name, each.estimate
         if found is None:
             lines.append(f"  {'refused':>12}  {name}: {each.reason}")
             continue
@@ -276,12 +278,16 @@ def _loads(choice: Choice) -> str:
 
 
 def _name(made: AnyCandidate | Kernel, choice: Kernel) -> str:
-    """The name of a kernel, and whether it computes the view of patches."""
+    """The name of a kernel, and whether it computes a view of patches or of copies."""
+    if isinstance(choice, WgradChoice):
+        return (made if isinstance(made, WgradCandidate) else choice.best).name
     plain = (choice.fallback or choice).view
     return made.variant.name + (" on patches" if made.view != plain else "")
 
 
 def _is_chosen(candidate: AnyCandidate, choice: Kernel) -> bool:
+    if isinstance(choice, WgradChoice):
+        return candidate is choice.best
     return (candidate.view, candidate.variant) == (choice.view, choice.variant)
 
 

@@ -6,13 +6,14 @@ The estimate is cycles of both launches, in the manner of candidate.py:
     moving      x, dy, and the sums of all splits twice, through device memory
 
 where a multiprocessor is `busy` with a k-block for the longer of multiplying and loading it. More
-splits fill more multiprocessors, and are more sums to add.
+splits fill more multiprocessors, and are more sums to add. A copy of x or dy is a launch that reads
+the array and writes the copy.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
@@ -39,13 +40,14 @@ from implicit_conv.gpu.plan.candidate import (
     Estimate,
     positions,
 )
+from implicit_conv.gpu.plan.image_copies import Copies, Copy, copies
 from implicit_conv.gpu.plan.layout import MAX_STAGES
 from implicit_conv.gpu.plan.maps import wgrad_maps
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.gpu.call import INDICES
-from implicit_conv.kernels.gpu.sizes import COPY_SIZES, STAGE_BARRIERS_BYTES, VECTOR_BYTES
+from implicit_conv.kernels.gpu.sizes import COPY_BLOCKS, STAGE_BARRIERS_BYTES, VECTOR_BYTES
 from implicit_conv.kernels.gpu.targets import requirement, supports
-from implicit_conv.kernels.gpu.wgrad_variant import SplitSum, WgradVariant
+from implicit_conv.kernels.gpu.wgrad_variant import ImageCopy, SplitSum, WgradVariant
 from implicit_conv.kernels.schedule import ceil_div
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import geometry
@@ -67,7 +69,7 @@ class WgradCandidate:
     Each split has `k_blocks` stages of pixels.
     """
 
-    view: Problem
+    copies: Copies
     variant: WgradVariant
     stages: int = 0
     splits: int = 0
@@ -76,9 +78,40 @@ class WgradCandidate:
     reason: str = ""
 
     @property
+    def view(self) -> Problem:
+        """The convolution of the arrays that the kernel loads."""
+        return self.copies.view
+
+    @property
     def cycles(self) -> float:
-        """Estimated cycles of both launches; infinite for a refused candidate."""
+        """Estimated cycles of all launches; infinite for a refused candidate."""
         return self.estimate.cycles if self.estimate else math.inf
+
+    @property
+    def name(self) -> str:
+        """The kernel, and what is copied for it."""
+        x, names = self.copies.x, self.copies.names
+        rows = " by filter rows" if x and x.window else ""
+        return self.variant.name + (f" on copies of {names}{rows}" if names else "")
+
+    @property
+    def sums(self) -> int:
+        """Sums of a split, those of padded channels included."""
+        return elements(self.view, self.variant)
+
+    @property
+    def copies_in_order(self) -> Iterator[tuple[int, Copy, int]]:
+        """(0 for x or 1 for dy, its copy, offset in the workspace) of each: sums come first."""
+        at = 4 * self.sums * self.splits
+        for place, copy in enumerate((self.copies.x, self.copies.dy)):
+            if copy:
+                yield place, copy, at
+                at += copy.bytes
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Device memory for the sums of all splits and the copies."""
+        return 4 * self.sums * self.splits + sum(copy.bytes for copy in self.copies.all)
 
 
 @dataclass(frozen=True)
@@ -95,8 +128,7 @@ class WgradChoice:
     out_dtype: str
     best: WgradCandidate
     candidates: tuple[WgradCandidate, ...] = ()
-
-    fallback = None  # there is no other view
+    limit: int | None = None  # the most bytes of workspace
 
     @property
     def estimate(self) -> Estimate:
@@ -122,17 +154,17 @@ class WgradChoice:
     @property
     def split_sum(self) -> SplitSum:
         """The kernel that adds the splits."""
-        return SplitSum(self.out_dtype, self.variant.unit)
+        return SplitSum(self.out_dtype)
 
     @property
     def geometry(self) -> Geometry:
-        """The Geometry of the view."""
-        return wgrad_geometry(self.view, self.variant)
+        """The Geometry of the convolution that the first kernel computes."""
+        return wgrad_geometry(self.best.view, self.variant)
 
     @property
     def tiles(self) -> tuple[int, int, int]:
         """(groups, gemm_m tiles, gemm_n tiles), each of which every split has."""
-        return tile_counts(self.view, self.variant)
+        return tile_counts(self.best.view, self.variant)
 
     @property
     def blocks(self) -> int:
@@ -140,14 +172,9 @@ class WgradChoice:
         return math.prod(self.tiles) * self.best.splits
 
     @property
-    def elements(self) -> int:
-        """Sums of a split, those of padded channels included."""
-        return elements(self.view, self.variant)
-
-    @property
     def workspace_bytes(self) -> int:
-        """Device memory for the sums of all splits."""
-        return 4 * self.elements * self.best.splits
+        """Device memory for the sums of all splits and copies of x and dy."""
+        return self.best.workspace_bytes
 
     @property
     def shared_bytes(self) -> int:
@@ -155,12 +182,18 @@ class WgradChoice:
         return self.best.stages * (self.variant.stage_bytes + STAGE_BARRIERS_BYTES)
 
     @property
-    def launches(self) -> list[tuple[WgradVariant | SplitSum, int, int]]:
-        """(kernel, blocks, bytes of shared memory) of each launch."""
-        if not self.elements:
-            return []
-        adds = self.split_sum, -(-self.elements // SplitSum.threads), 0
-        return [(self.variant, self.blocks, self.shared_bytes), adds] if self.blocks else [adds]
+    def launches(self) -> list[tuple[WgradVariant | SplitSum | ImageCopy, int, int]]:
+        """(kernel, blocks, bytes of shared memory) of each launch: copies, sums, their sum."""
+        count = math.prod(self.view.weight_shape)
+        adds = self.split_sum, int(ceil_div(count, SplitSum.threads)), 0
+        if not self.blocks:
+            return [adds] if count else []
+        most = COPY_BLOCKS * self.arch.sms
+        copied = [
+            (c.kernel, min(most, int(ceil_div(c.bytes, VECTOR_BYTES * ImageCopy.threads))), 0)
+            for c in self.best.copies.all
+        ]
+        return [*copied, (self.variant, self.blocks, self.shared_bytes), adds]
 
 
 def choose_wgrad(
@@ -181,13 +214,28 @@ def choose_wgrad(
     PlanError
         No kernel can compute the problem; the message gives the reason of each.
     """
-    kernels = wgrad_variants(view.dtype, copy_size(view)) if variant is None else iter([variant])
-    candidates = tuple(consider_wgrad(view, arch, v, limit) for v in kernels)
+    plain = Copies(view)
+    if variant is not None:
+        candidates: tuple[WgradCandidate, ...] = (consider_wgrad(plain, arch, variant, limit),)
+    else:
+        candidates = consider_all([plain, *copies(view)], arch, limit)
     best = min(candidates, key=attrgetter("cycles"))
     if best.reason:
-        reasons = "\n".join(f"  {c.variant.name}: {c.reason}" for c in candidates)
+        reasons = "\n".join(f"  {c.name}: {c.reason}" for c in candidates)
         raise PlanError(f"no GPU kernel can compute the weight gradient of {view}:\n{reasons}")
-    return WgradChoice(problem, view, arch, out_dtype, best, candidates)
+    return WgradChoice(problem, view, arch, out_dtype, best, candidates, limit)
+
+
+def consider_all(
+    views: Iterable[Copies], arch: GpuArch, limit: int | None
+) -> tuple[WgradCandidate, ...]:
+    """The candidates of all kernels; elements of a copy are not loaded one by one."""
+    return tuple(
+        consider_wgrad(each, arch, v, limit)
+        for each in views
+        for v in wgrad_variants(each.view.dtype, each.copy_bytes)
+        if v.producer != "elements" or not each.all
+    )
 
 
 def wgrad_variants(dtype: str, copy_bytes: int = VECTOR_BYTES) -> Iterator[WgradVariant]:
@@ -201,13 +249,6 @@ def wgrad_variants(dtype: str, copy_bytes: int = VECTOR_BYTES) -> Iterator[Wgrad
         tile = m, n, warps_m, warps_n, pixels, resident
         yield WgradVariant("cp_async", dtype, *tile, copy_bytes)
         yield WgradVariant("elements", dtype, *tile)
-
-
-def copy_size(view: Problem) -> int:
-    """The most bytes at a time that cp.async can copy x's and dy's channels by; else the least."""
-    sizes = [channels // view.groups * view.itemsize for channels in (view.C, view.K)]
-    able = (size for size in COPY_SIZES if not any(each % size for each in sizes))
-    return next(able, min(COPY_SIZES))
 
 
 def wgrad_geometry(view: Problem, v: WgradVariant) -> Geometry:
@@ -232,11 +273,12 @@ def elements(view: Problem, v: WgradVariant) -> int:
     return view.K * columns(view, v)
 
 
-def wgrad_rule(view: Problem, v: WgradVariant) -> str:
-    """The reason why a kernel cannot compute a problem, or an empty string."""
+def wgrad_rule(view: Problem, v: WgradVariant, x: Copy | None = None) -> str:
+    """The reason why a kernel cannot compute a problem of a copy of x, or an empty string."""
     if v.producer == "tma":
-        if view.groups > 1:
-            return f"a tensor map covers one group, but the problem has {view.groups}"
+        if view.groups > 1 or (x and x.window):
+            found = f"the problem has {view.groups}" if view.groups > 1 else "these overlap"
+            return f"a tensor map covers one group of separate pixels, but {found}"
         if not view.N or not view.C or not view.K:
             return "a tensor map covers pixels and channels, of which there are none"
         try:
@@ -256,6 +298,7 @@ def wgrad_rule(view: Problem, v: WgradVariant) -> str:
         "an extent": max((*view.size, *view.kernel, view.C, view.K)),
         "a pixel number": 2 * (pixels + v.tile_k),  # with those past the last one
         "an element number": elements(view, v) + SplitSum.threads,
+        "a chunk number": 2 * x.bytes // VECTOR_BYTES if x else 0,
     }
     for what, number in numbers.items():
         if number >= INDICES:
@@ -264,17 +307,18 @@ def wgrad_rule(view: Problem, v: WgradVariant) -> str:
 
 
 def consider_wgrad(
-    view: Problem, arch: GpuArch, v: WgradVariant, limit: int | None = None
+    copies: Copies, arch: GpuArch, v: WgradVariant, limit: int | None = None
 ) -> WgradCandidate:
     """The candidate of a kernel with its best number of splits, or the reason of its refusal."""
+    view, made = copies.view, WgradCandidate(copies, v)
     reason = "" if supports(v.target, arch.cc) else f"needs {requirement(v.target)}"
-    reason = reason or wgrad_rule(view, v)
+    reason = reason or wgrad_rule(view, v, copies.x)
     room = arch.smem_bytes // v.resident - BLOCK_BYTES * (v.resident > 1)
     stages = min(MAX_STAGES, room // (v.stage_bytes + STAGE_BARRIERS_BYTES))
     if not reason and stages < 2:
         reason = f"two stages do not fit {room} bytes of shared memory"
     if reason:
-        return WgradCandidate(view, v, reason=reason)
+        return replace(made, reason=reason)
     total = int(ceil_div(view.N * math.prod(view.output), v.tile_k))
     slots, tiles = arch.sms * v.resident, max(1, math.prod(tile_counts(view, v)))
     counts = {1, *(waves * slots // tiles for waves in range(1, MOST_WAVES + 1))}
@@ -282,14 +326,15 @@ def consider_wgrad(
     for count in sorted(min(n, total, MOST_SPLITS) for n in counts if n):
         k_blocks = -(-total // count) if count else 0
         splits = -(-total // k_blocks) if count else 0
-        if limit is None or 4 * elements(view, v) * splits <= limit:
-            found.append(_estimated(arch, WgradCandidate(view, v, stages, splits, k_blocks)))
+        made = replace(made, stages=stages, splits=splits, k_blocks=k_blocks)
+        if limit is None or made.workspace_bytes <= limit:
+            found.append(_estimated(arch, made))
     if found:
         return min(found, key=attrgetter("cycles"))
-    least = 4 * elements(view, v)
-    return WgradCandidate(
-        view, v, reason=f"sums take {least} bytes, more than max_workspace={limit}; allow {least}"
-    )
+    least = replace(made, splits=1).workspace_bytes
+    what = "sums and copies" if copies.all else "sums"
+    reason = f"{what} take {least} bytes, more than max_workspace={limit}; allow {least}"
+    return WgradCandidate(copies, v, reason=reason)
 
 
 def _estimated(arch: GpuArch, made: WgradCandidate) -> WgradCandidate:
@@ -313,10 +358,14 @@ def _estimated(arch: GpuArch, made: WgradCandidate) -> WgradCandidate:
     computed = waves * max(together * k_blocks * busy, k_blocks * max(busy, waiting) + rest)
     outputs = view.N * math.prod(view.output)
     pixels = min(view.N * math.prod(view.size), outputs * math.prod(view.kernel))
-    read = (pixels * view.C + outputs * view.K) * v.itemsize / READ_SHARE
-    sums = 4 * elements(view, v) * made.splits * (1 / READ_SHARE + 1 / WRITE_SHARE)
-    moved = read / arch.memory * arch.hertz
-    fixed = LAUNCH_SECONDS + ADD_SECONDS + sums / arch.memory
+    x = made.copies.x
+    read = x.bytes if x else pixels * view.C * v.itemsize
+    read += outputs * view.K * v.itemsize
+    moved = read / READ_SHARE / arch.memory * arch.hertz
+    sums = 4 * made.sums * made.splits * (1 / READ_SHARE + 1 / WRITE_SHARE)
+    for copy in made.copies.all:
+        sums += copy.source_bytes / READ_SHARE + copy.bytes / WRITE_SHARE
+    fixed = LAUNCH_SECONDS + ADD_SECONDS * (1 + len(made.copies.all)) + sums / arch.memory
     cycles = fixed * arch.hertz + (computed**NORM + moved**NORM) ** (1 / NORM)
     junk = 1 - outputs / (made.splits * k_blocks * v.tile_k) if outputs else 0.0
     return replace(made, estimate=Estimate(cycles, multiply, load, waves, junk))

@@ -19,13 +19,11 @@ from implicit_conv.gpu.plan.phases import Gradient, Part, steps
 from implicit_conv.gpu.plan.views import reshaped
 from implicit_conv.gpu.run.launch import BLOBS_KEPT, Addresses, Arrays, Launcher
 from implicit_conv.kernels.geometry import NO_GEOMETRY
-from implicit_conv.kernels.gpu.call import Call, pack
-from implicit_conv.kernels.gpu.sizes import COPY_WARPS, WARP
+from implicit_conv.kernels.gpu.call import NO_CALL, pack
+from implicit_conv.kernels.gpu.sizes import COPY_BLOCKS, COPY_WARPS, WARP
 from implicit_conv.problem.options import contiguous_strides
 
-BLOCKS = 8  # of a copy, for each multiprocessor: they run together
 ALIGNMENT = 256  # of memory from a pool, bytes
-COPY = Call(*[0] * len(Call._fields))
 
 
 class Zeros(NamedTuple):
@@ -149,11 +147,11 @@ def filter_copy(gradient: Gradient, w: Operand) -> Launcher | None:
     strides = reshaped(w.shape, w.strides, w.itemsize, view.weight_shape)
     assert strides is not None  # only axes of one element are added
     k, r, s, c = strides
-    call = COPY._replace(rows=rows, w_k=k, w_r=r, w_s=s, w_c=c)
+    call = NO_CALL._replace(rows=rows, w_k=k, w_r=r, w_s=s, w_c=c)
     (R, S), groups = view.kernel, view.groups
     sizes = {"K": view.K // groups, "C": view.C // groups, "groups": groups, "R": R, "S": S}
     geometry = NO_GEOMETRY._replace(**sizes, phases_h=phases_h, phases_w=phases_w)
     handle = load.loaded_filters(view.itemsize, gradient.arch.cc, driver.current_device())
-    blocks = min(-(-rows // COPY_WARPS), BLOCKS * gradient.arch.sms)
+    blocks = min(-(-rows // COPY_WARPS), COPY_BLOCKS * gradient.arch.sms)
     content = np.frombuffer(pack(None, None, call, geometry, (0.0, 0.0)), np.uint8)
     return Launcher(Kernel(handle, blocks, COPY_WARPS * WARP, 0), content)

@@ -1,8 +1,8 @@
 """The GPU engine of weight gradients: a choice for x and dy, whose result is dw.
 
-A call launches two kernels on the stream of x (kernels/gpu/wgrad.py). The sums between them are in
-memory of the library of x, taken for each call, so that calls of several threads and streams share
-none.
+A call launches two kernels on the stream of x (kernels/gpu/wgrad.py), perhaps after copies of x or
+dy. The sums between them and the copies are in memory of the library of x, taken for each call, so
+that calls of several threads and streams share none.
 """
 
 from __future__ import annotations
@@ -35,16 +35,27 @@ from implicit_conv.gpu.cuda.streams import among, stream_of
 from implicit_conv.gpu.cuda.transfer import STREAM, Buffer, fetched, sent
 from implicit_conv.gpu.plan.candidate import UNBOUNDED
 from implicit_conv.gpu.plan.explain import explain_wgrad
+from implicit_conv.gpu.plan.image_copies import Copy, copies
 from implicit_conv.gpu.plan.maps import wgrad_maps
 from implicit_conv.gpu.plan.views import images
-from implicit_conv.gpu.plan.wgrad import WgradChoice, choose_wgrad
+from implicit_conv.gpu.plan.wgrad import (
+    WgradCandidate,
+    WgradChoice,
+    choose_wgrad,
+    columns,
+    consider_all,
+    wgrad_geometry,
+)
 from implicit_conv.gpu.run.call import in_shape
 from implicit_conv.gpu.run.engine import GpuPlan, dtype_name_of, located_arch
-from implicit_conv.gpu.run.launch import Addresses, Blobs, DeviceArray, unaligned
+from implicit_conv.gpu.run.launch import Addresses, DeviceArray, Launcher, unaligned
 from implicit_conv.gpu.run.run import check_arch
+from implicit_conv.kernels.geometry import NO_GEOMETRY, Geometry
+from implicit_conv.kernels.gpu.call import NO_CALL, pack, reciprocal
 from implicit_conv.kernels.gpu.call import Call as KernelCall
-from implicit_conv.kernels.gpu.call import pack, reciprocal
+from implicit_conv.kernels.gpu.sizes import VECTOR_BYTES
 from implicit_conv.kernels.gpu.wgrad_variant import WgradVariant
+from implicit_conv.kernels.schedule import ceil_div
 from implicit_conv.problem.options import GPU_DTYPES, ITEMSIZES, PRECISIONS
 from implicit_conv.problem.problem import Problem
 from implicit_conv.process.cache import PLANS, keep_call
@@ -55,19 +66,31 @@ MAPPED = (0, 4)  # places of x and dy among the addresses of a launch
 
 def arguments(
     choice: WgradChoice, x: DeviceArray, dy: DeviceArray, dw: DeviceArray, sums: int = 0
-) -> KernelCall:
-    """The Call of both launches; arrays have the view's axes, `sums` is the workspace's address."""
+) -> list[tuple[KernelCall, Geometry]]:
+    """(Call, Geometry) of each launch, in the order of `WgradChoice.launches`.
+
+    Arrays have the view's axes, `sums` is the workspace's address.
+    """
     g, best = choice.geometry, choice.best
+    made, read = [], [x, dy]
+    for place, copy, at in best.copies_in_order:
+        made.append(_copy_arguments(copy, read[place], sums + at))
+        read[place] = DeviceArray(sums + at, copy.strides)
     _, tiles_m, tiles_n = choice.tiles
-    fields = dict.fromkeys(KernelCall._fields, 0)
-    fields |= {"x": x.address, "w": dw.address, "residual": sums, "y": dy.address}
+    window = best.copies.x.shape[3] if best.copies.x and best.copies.x.window else 0
+    tap = 4 * columns(best.view, best.variant) // (g.R * g.S)
+    fields = {"x": read[0].address, "w": dw.address, "residual": sums, "y": read[1].address}
     for letters, array in (
-        ("x_n x_h x_w x_c", x),
-        ("y_n y_p y_q y_k", dy),
+        ("x_n x_h x_w x_c", read[0]),
+        ("y_n y_p y_q y_k", read[1]),
         ("w_k w_r w_s w_c", dw),
     ):
         fields |= dict(zip(letters.split(), array.strides, strict=True))
     fields |= {
+        "residual_n": 4 * best.sums,
+        "residual_p": tap * g.S,
+        "residual_q": 4 * window or tap,
+        "residual_k": tap * g.S * g.R,
         "tiles_m": tiles_m,
         "tiles_n": tiles_n,
         "tiles": math.prod(choice.tiles),
@@ -81,7 +104,34 @@ def arguments(
         "a_stages": best.stages,
         "barriers_at": best.stages * choice.variant.stage_bytes,
     }
-    return KernelCall(**fields)
+    call = NO_CALL._replace(**fields)
+    made += [(call, g)] if choice.blocks else []
+    return [*made, (call, wgrad_geometry(choice.view, choice.variant))]
+
+
+def _copy_arguments(copy: Copy, array: DeviceArray, to: int) -> tuple[KernelCall, Geometry]:
+    """Those of the launch that copies an array (kernels/gpu/image_copy.py)."""
+    n, h, width, channels = copy.shape
+    v, itemsize = copy.kernel, copy.itemsize
+    chunks, q = int(ceil_div(channels, v.unit)), width // v.pixels
+    together = chunks if array.strides[3] == itemsize else min(2, chunks)
+    groups = int(ceil_div(chunks, together))
+    steps = dict(zip("x_n x_h x_w x_c".split(), array.strides, strict=True))
+    call = NO_CALL._replace(
+        x=array.address,
+        y=to,
+        **steps,
+        tiles_m=chunks,
+        tiles_n=together,
+        row_tiles=groups,
+        rows=together * q * groups * h * n,
+        by_group=reciprocal(together),
+        by_row=reciprocal(q),
+        by_panel=reciprocal(groups),
+        by_image=reciprocal(h),
+    )
+    sizes = {"H": h, "W": copy.columns, "C": copy.channels, "Q": q, "pad_w": copy.pad}
+    return call, NO_GEOMETRY._replace(**sizes)
 
 
 class WgradCall:
@@ -101,28 +151,31 @@ class WgradCall:
                 raise PlanError(f"{name} is on cuda:{array.device}, but x is on cuda:{device}")
             if any(number % array.itemsize for number in (array.address, *array.strides)):
                 raise ShapeError(f"{name} is not aligned to its elements of {array.itemsize} bytes")
-            made = in_shape(array.expect(name, shape, dtype).view(axes), other)
-            assert made is not None  # other axes have one element
-            viewed.append(made)
+            own_view = in_shape(array.expect(name, shape, dtype).view(axes), other)
+            assert own_view is not None  # other axes have one element
+            viewed.append(own_view)
         steps = zip(dw.shape, dw.strides, strict=True)
         if 0 not in dw.shape and any(n > 1 and not step for n, step in steps):
             raise ShapeError("out has several elements at one address; pass another array")
         self.reach = [array.reach for array in (x, dy, dw)]
         choice = adapted(choice, viewed[0], viewed[1])
         self.workspace_bytes = choice.workspace_bytes
-        self.kernels = [
-            Kernel(load.loaded(v, choice.arch.cc, device), blocks, v.threads, shared)
-            for v, blocks, shared in choice.launches
-        ]
-        if self.kernels:
-            places = [DeviceArray(array.address, array.strides) for array in viewed]
-            call = arguments(choice, places[0], places[1], places[2])
+        self.copies = [(place, at) for place, _, at in choice.best.copies_in_order]
+        self.launchers = list[Launcher]()
+        if not choice.launches:
+            return
+        places = [DeviceArray(array.address, array.strides) for array in viewed]
+        # A tensor map describes a copy, which has no address yet.
+        sums = x.address // VECTOR_BYTES * VECTOR_BYTES
+        made = arguments(choice, places[0], places[1], places[2], sums)
+        for (v, blocks, shared), (call, geometry) in zip(choice.launches, made, strict=True):
             maps: tuple[bytes | None, bytes | None] = (None, None)
-            if choice.variant.producer == "tma":
-                first, second = wgrad_maps(choice.view, choice.variant, call.x, call.y)
+            if isinstance(v, WgradVariant) and v.producer == "tma":
+                first, second = wgrad_maps(choice.best.view, v, call.x, call.y)
                 maps = encode(first, choice.arch.cc), encode(second, choice.arch.cc)
-            content = np.frombuffer(pack(*maps, call, choice.geometry, UNBOUNDED), np.uint8)
-            self.blobs = Blobs(content, MAPPED if maps[0] else ())
+            content = np.frombuffer(pack(*maps, call, geometry, UNBOUNDED), np.uint8)
+            kernel = Kernel(load.loaded(v, choice.arch.cc, device), blocks, v.threads, shared)
+            self.launchers.append(Launcher(kernel, content, MAPPED if maps[0] else ()))
 
     def __call__(self, x: int, dy: int, dw: int, sums: int, stream: int) -> None:
         """Enqueue the kernels for arrays at these addresses on `stream` of the current device.
@@ -132,15 +185,19 @@ class WgradCall:
         ShapeError
             dw overlaps x or dy.
         """
-        if not self.kernels:
+        if not self.launchers:
             return
+        *others, last = self.launchers
         addresses: Addresses = x, dw, None, sums, dy
-        blob = self.blobs.blobs.get(addresses)
-        if blob is None:
+        if addresses not in last.blobs:
             self._check_overlap(x, dy, dw)
-            blob = self.blobs.moved(addresses)
-        for kernel in self.kernels:
-            kernel.enqueue(blob, stream)
+        read = [x, dy]
+        for launcher, (place, at) in zip(others, self.copies, strict=False):
+            launcher((read[place], None, None, None, sums + at), stream)
+            read[place] = sums + at
+        for launcher in others[len(self.copies) :]:
+            launcher((read[0], dw, None, sums, read[1]), stream)
+        last(addresses, stream)
 
     def _check_overlap(self, x: int, dy: int, dw: int) -> None:
         low, high = (dw + at for at in self.reach[2])
@@ -150,27 +207,33 @@ class WgradCall:
 
 
 def adapted(choice: WgradChoice, x: Operand, dy: Operand) -> WgradChoice:
-    """The choice, with the fastest kernel that can load these arrays."""
-    able = [c for c in choice.candidates if c.estimate]
+    """The choice, with the fastest kernel that can load these arrays or copies of them."""
+    candidates, misfits = choice.candidates, _misfits(choice.best, x, dy)
+    if misfits:
+        candidates += consider_all(copies(choice.view, misfits), choice.arch, choice.limit)
+    able = [c for c in candidates if c.estimate]
     for best in sorted(able, key=attrgetter("cycles")):
-        reason = misfit(best.variant, x, dy)
-        if not reason:
+        misfits = _misfits(best, x, dy)
+        if not misfits:
             return replace(choice, best=best)
-        LOG.debug("%s: not %s", reason, best.variant.name)
-    raise PlanError(f"{reason}; no GPU kernel can load it within max_workspace")
+        for name, reason in misfits.items():
+            LOG.debug("%s %s: not %s", name, reason, best.name)
+    name, reason = misfits.popitem()
+    raise PlanError(f"{name} {reason}; no GPU kernel can load it within max_workspace")
 
 
-def misfit(v: WgradVariant, x: Operand, dy: Operand) -> str:
-    """The reason why a kernel cannot load these arrays, or an empty string."""
-    if v.producer == "elements":
-        return ""
-    for name, array in (("x", x), ("dy", dy)):
+def _misfits(candidate: WgradCandidate, x: Operand, dy: Operand) -> dict[str, str]:
+    """The reasons why a kernel cannot load these arrays, by their names; it loads any copy."""
+    v, copied, found = candidate.variant, candidate.copies, dict[str, str]()
+    for name, array, copy in (("x", x, copied.x), ("dy", dy, copied.dy)):
+        if copy or v.producer == "elements":
+            continue
         reason = unaligned(array, v.itemsize, v.copy_bytes)
-        if reason:
-            return f"{name} {reason}"
         if v.producer == "tma" and not array.packed:
-            return f"{name} is not contiguous, as its tensor map would need it to be"
-    return ""
+            reason = reason or "is not contiguous, as its tensor map would need it to be"
+        if reason:
+            found[name] = reason
+    return found
 
 
 @dataclass(frozen=True)
