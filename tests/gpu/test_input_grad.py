@@ -30,8 +30,7 @@ from implicit_conv.gpu.cuda import kernel as launches
 from implicit_conv.gpu.cuda.arch import KNOWN
 from implicit_conv.gpu.plan.families import family_name
 from implicit_conv.gpu.run import launch, run
-from implicit_conv.gpu.run import phases as run_phases
-from implicit_conv.kernels.gpu.sizes import COPY_WARPS, WARP
+from implicit_conv.kernels.gpu.sizes import COPY_BLOCKS, COPY_WARPS, WARP
 from implicit_conv.operators import dispatch
 from implicit_conv.ptx.memory.global_memory import Buffer
 from implicit_conv.testing.gpu import check_input_gradients
@@ -248,7 +247,7 @@ def test_interpreted_copies_of_filters(interpreter, placed, monkeypatch, dtype):
     plan = plan_conv2d_input_grad(
         dy.shape, w.shape, expected.shape, dtype, device="cuda", **options_of(case)
     )
-    assert plan.engine.choice.arch.sms == 1 and 3 * 2 * 15 > run_phases.BLOCKS * COPY_WARPS
+    assert plan.engine.choice.arch.sms == 1 and 3 * 2 * 15 > COPY_BLOCKS * COPY_WARPS
     want = plan.engine.choice.ordered(w)
     for order in (FIRST, LAST):
         packed = plan.pack(placed(w, order))

@@ -274,6 +274,7 @@ def variants(work, case, arch):
         choice = plan_of(given, operation(), arch).engine.choice
         parts = [part.choice for part in getattr(choice, "parts", ())] or [choice]
         yield from (repr(part.variant) for part in parts)
+        yield from (repr(v) for v, *_ in getattr(choice, "launches", ()))
 
 
 def test_a_small_kit_has_the_kernels_of_a_small_network(monkeypatch):

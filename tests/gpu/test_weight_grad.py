@@ -38,6 +38,7 @@ from implicit_conv.testing.gpu.weight_gradients import (
     gradient_by_cpu,
     gradient_inputs,
     gradient_problems,
+    problems_on_copies,
     with_splits,
 )
 from perf import gates, gpu_gates
@@ -181,10 +182,13 @@ def test_nan_of_x_is_in_the_sums_of_its_taps_alone():
 
 
 @compiled
-@pytest.mark.parametrize("name", ["ragged", "float"])
+@pytest.mark.parametrize("name", ["ragged", "float", "a first layer"])
 def test_two_runs_have_the_same_bits(name):
     """Of sums that rounding makes depend on their order, whichever warps run first."""
-    made, x, dy, _ = problem(name, out_dtype="float32")
+    if name in PROBLEMS:
+        made, x, dy, _ = problem(name, out_dtype="float32")
+    else:
+        (*_, made), (x, dy), *_ = copied(name)
     x, dy = (array * np.float32(1 / 3) + np.float32(0.1) for array in (x, dy))
     first, second = (interpreted(made, x, dy, seed=seed, flaky=seed / 4) for seed in (0, 1))
     assert first.tobytes() == second.tobytes()
@@ -304,6 +308,17 @@ def test_tensor_copies_of_copies_equal_the_cpu(name):
     made = next(made for made in each if made.variant.producer == "tma")
     found = interpreted(made, x, dy, order=order, gap=3)
     np.testing.assert_array_equal(found, expected(made, x, dy, **options))
+
+
+@compiled
+@pytest.mark.parametrize("number", [80, pytest.param(90, marks=pytest.mark.slow)])
+def test_random_problems_on_copies_equal_the_cpu(number):
+    """By the kernels that the planner chooses, of arrays that are planes where both are copied."""
+    for seed, made in enumerate(problems_on_copies(KNOWN[number], 2, seed=0)):
+        x, dy = gradient_inputs(made, seed)
+        order = (0, 3, 1, 2) if made.best.copies.dy else (0, 1, 2, 3)
+        found = interpreted(made, x, dy, order=order)
+        np.testing.assert_array_equal(found, gradient_by_cpu(made, x, dy), err_msg=str(made.view))
 
 
 @compiled

@@ -25,6 +25,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,7 @@ from implicit_conv.testing.gpu.weight_gradients import (
     gradient_by_cpu,
     gradient_inputs,
     gradient_problems,
+    problems_on_copies,
 )
 
 Array = NDArray[Any]
@@ -138,21 +140,31 @@ def check_weight_gradients(count: str = "20", first: str = "0") -> Iterator[str]
         for v in wgrad_variants(dtype, size)
         if supports(v.target, arch.cc) and v.copy_bytes == size
     ]
-    for number, made in enumerate(gradient_problems(able, arch, int(count), 1)):
+    each = chain(
+        gradient_problems(able, arch, int(count), 1), problems_on_copies(arch, int(count), 2)
+    )
+    for number, made in enumerate(each):
         if number < int(first):
             continue
-        print(f"{number}: {made.variant.name}, {made.problem}", flush=True)
+        print(f"{number}: {made.best.name}, {made.problem}", flush=True)
         x, dy = gradient_inputs(made, number)
         wrong = int(np.sum(gradient(made, x, dy) != gradient_by_cpu(made, x, dy)))
         if wrong:
-            yield f"{number}: {made.variant.name}: {wrong} wrong, {made.problem}"
+            yield f"{number}: {made.best.name}: {wrong} wrong, {made.problem}"
 
 
 def gradient(choice: WgradChoice, x: Array, dy: Array) -> Array:
-    """dw of a choice for arrays of float32; dw and the workspace hold NaNs before the launches."""
+    """dw of a choice for arrays of float32, which are planes in memory if both are copied.
+
+    dw and the workspace hold NaNs before the launches.
+    """
     view, v = choice.view, choice.variant
+    planes = choice.best.copies.dy is not None
+    order, axes = ((0, 3, 1, 2), (0, 2, 3, 1)) if planes else ((0, 1, 2, 3),) * 2
+    ordered = [np.ascontiguousarray(array.transpose(order)) for array in (x, dy)]
     first, second = (
-        send(stored(array, v.dtype)).operand(array.shape, v.dtype, v.itemsize) for array in (x, dy)
+        send(stored(array, v.dtype)).operand(array.shape, v.dtype, v.itemsize).view(axes)
+        for array in ordered
     )
     size = ITEMSIZES[choice.out_dtype]
     result = poisoned(int(np.prod(view.weight_shape)) * size)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,11 @@ from numpy.typing import NDArray
 
 from implicit_conv import conv2d_weight_grad
 from implicit_conv.gpu.cuda.arch import GpuArch
+from implicit_conv.gpu.plan.image_copies import copies
 from implicit_conv.gpu.plan.views import images
-from implicit_conv.gpu.plan.wgrad import WgradChoice, choose_wgrad
+from implicit_conv.gpu.plan.wgrad import WgradChoice, choose_wgrad, consider_all
 from implicit_conv.kernels.gpu.wgrad_variant import WgradVariant
+from implicit_conv.problem.options import GPU_DTYPES
 from implicit_conv.testing import Case
 from implicit_conv.testing.gpu.problems import loaded, problem_of, stored
 
@@ -37,6 +40,20 @@ def gradient_problems(
                 continue  # no tensor map can express the walk
             made += 1
             yield with_splits(choice, int(rng.integers(1, 4)), int(rng.integers(2, 4)))
+
+
+def problems_on_copies(arch: GpuArch, count: int, seed: int) -> Iterator[WgradChoice]:
+    """`count` random problems of few channels of each dtype, on each kind of copies of x and dy."""
+    rng = np.random.default_rng(seed)
+    for number in range(count * len(GPU_DTYPES)):
+        v = WgradVariant("elements", GPU_DTYPES[number // count], 64, 64, 2, 2)
+        channels, filters = (int(n) for n in rng.integers(1, 18, 2))
+        case = replace(random_gradient(rng, v), C=channels, K=filters, groups=1)
+        problem = problem_of(case, v.dtype)
+        made = choose_wgrad(problem, arch, images(problem), v.dtype)
+        for each in copies(made.view, ("x", "dy")):
+            best = min(consider_all([each], arch, None), key=attrgetter("cycles"))
+            yield with_splits(replace(made, best=best), int(rng.integers(1, 4)), stages=2)
 
 
 def random_gradient(rng: np.random.Generator, v: WgradVariant) -> Case:
