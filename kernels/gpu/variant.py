@@ -14,8 +14,8 @@ from implicit_conv.kernels.gpu.sizes import (
     PAIR_BYTES,
     STAGING_BYTES,
     VECTOR_BYTES,
-    WARP,
 )
+from implicit_conv.kernels.gpu.tile import Tile
 
 PRODUCERS = ("tma", "cp_async", "elements", "vectors", "planes")
 CONSUMERS = ("mma", "fma", "wgmma", "direct", "rows")
@@ -108,7 +108,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Variant:
+class Variant(Tile):
     """One kernel: how it loads and multiplies, and on which tile.
 
     `mode` "im2col" loads each filter tap separately, "w" all taps of a filter row together.
@@ -157,11 +157,6 @@ class Variant:
         return int(self.mode == "w")
 
     @property
-    def itemsize(self) -> int:
-        """Bytes of an element of x, w and residual, and of y if it is rounded."""
-        return ITEMSIZES[self.dtype]
-
-    @property
     def y_dtype(self) -> str:
         """The dtype of y."""
         return self.dtype if self.rounded else "float32"
@@ -182,42 +177,15 @@ class Variant:
         return self.row_bytes // self.itemsize
 
     @property
-    def consumer_warps(self) -> int:
-        """Number of warps that multiply."""
-        return self.warps_m * self.warps_n
-
-    @property
     def producer_warps(self) -> int:
-        """Number of warps that load: one for tensor copies, four where threads compute addresses.
-
-        With wgmma there are always four, because setmaxnreg applies to a whole warpgroup. With
-        "direct" and "rows" there are none.
+        """Number of warps that load; with wgmma and one block, there are always four, because
+        setmaxnreg applies to a whole warpgroup. With "direct" and "rows" there are none.
         """
         if self.strip or self.band:
             return 0
         if self.consumer == "wgmma" and self.resident == 1:
             return 4
-        return 1 if self.producer == "tma" else 4
-
-    @property
-    def threads(self) -> int:
-        """Number of threads of a block."""
-        return WARP * (self.consumer_warps + self.producer_warps)
-
-    @property
-    def tiles_m(self) -> int:
-        """Number of tiles of 16 rows that a warp accumulates."""
-        return self.tile_m // (16 * self.warps_m)
-
-    @property
-    def tiles_n(self) -> int:
-        """Number of tiles of 8 columns that a warp accumulates."""
-        return self.tile_n // (8 * self.warps_n)
-
-    @property
-    def accumulators(self) -> int:
-        """Number of accumulator registers of a thread."""
-        return 4 * self.tiles_m * self.tiles_n
+        return super().producer_warps
 
     @property
     def bound(self) -> int:
@@ -273,11 +241,6 @@ class Variant:
         return max(1, self.load_elements * self.itemsize // 4)
 
     @property
-    def arrivals(self) -> int:
-        """Arrivals that fill a stage: one announces a tensor copy, otherwise all threads copy."""
-        return 1 if self.producer == "tma" else WARP * self.producer_warps
-
-    @property
     def target(self) -> str:
         """The least target, as ptx.TARGETS names it."""
         if self.consumer == "wgmma":
@@ -295,9 +258,7 @@ class Variant:
             return self._rows_name(self.band)
         loads = {"im2col": "im2col", "w": "im2col-w (permuted)" if self.permuted else "im2col::w"}
         source = " by descriptor" if self.descriptors else ""
-        loader = {"tma": "TMA", "cp_async": "cp.async", "elements": "element"}[self.producer]
-        loader = f"{self.copy_bytes}-byte {loader}" if self.copy_bytes < VECTOR_BYTES else loader
-        loader = f"folded {loader}" if self.folded else loader
+        loader = f"folded {self.loader}" if self.folded else self.loader
         tile = f"{self.tile_m}x{self.tile_n}x{self.tile_c}"
         y = "" if self.rounded else ", float32 y"
         return f"{loader} {loads[self.mode]} + {self.consumer}{source} {self.dtype} {tile}{y}"

@@ -10,15 +10,15 @@ from implicit_conv.kernels.gpu.sizes import (
     ITEMSIZES,
     SWIZZLE_ATOM_BYTES,
     VECTOR_BYTES,
-    WARP,
 )
+from implicit_conv.kernels.gpu.tile import Tile
 
 PANEL_BYTES = 128  # of a pixel in a stage: the swizzle span
 COPY_THREADS = 256  # of a block that adds splits, or copies images
 
 
 @dataclass(frozen=True)
-class WgradVariant:
+class WgradVariant(Tile):
     """The kernel that sums over the pixels of a split.
 
     Its tile has `tile_m` filters and `tile_n` columns, which are channels of filter taps. A stage
@@ -46,11 +46,6 @@ class WgradVariant:
     def consumer(self) -> str:
         """What multiplies: "wgmma" what tensor copies load, else "mma", or "fma" for float32."""
         return "wgmma" if self.producer == "tma" else "fma" if self.itemsize == 4 else "mma"
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of an element of x and dy."""
-        return ITEMSIZES[self.dtype]
 
     @property
     def unit(self) -> int:
@@ -81,41 +76,6 @@ class WgradVariant:
         return self.a_bytes + self.tile_n // self.panel * self.panel_bytes
 
     @property
-    def consumer_warps(self) -> int:
-        """Number of warps that multiply."""
-        return self.warps_m * self.warps_n
-
-    @property
-    def producer_warps(self) -> int:
-        """Number of warps that load: one for tensor copies, else four."""
-        return 1 if self.producer == "tma" else 4
-
-    @property
-    def threads(self) -> int:
-        """Number of threads of a block."""
-        return WARP * (self.consumer_warps + self.producer_warps)
-
-    @property
-    def arrivals(self) -> int:
-        """Arrivals that fill a stage: one announces tensor copies, otherwise all threads copy."""
-        return 1 if self.producer == "tma" else WARP * self.producer_warps
-
-    @property
-    def tiles_m(self) -> int:
-        """Number of tiles of 16 rows that a warp accumulates."""
-        return self.tile_m // (16 * self.warps_m)
-
-    @property
-    def tiles_n(self) -> int:
-        """Number of tiles of 8 columns that a warp accumulates."""
-        return self.tile_n // (8 * self.warps_n)
-
-    @property
-    def accumulators(self) -> int:
-        """Number of accumulator registers of a thread."""
-        return 4 * self.tiles_m * self.tiles_n
-
-    @property
     def bound(self) -> int:
         """Number of blocks for which registers are limited."""
         return self.resident
@@ -128,10 +88,8 @@ class WgradVariant:
     @property
     def name(self) -> str:
         """A short name for tables."""
-        loader = {"tma": "TMA", "cp_async": "cp.async", "elements": "element"}[self.producer]
         tile = f"{self.tile_m}x{self.tile_n}x{self.tile_k}"
-        loader = f"{self.copy_bytes}-byte {loader}" if self.copy_bytes < VECTOR_BYTES else loader
-        return f"{loader} wgrad + {self.consumer} {self.dtype} {tile}"
+        return f"{self.loader} wgrad + {self.consumer} {self.dtype} {tile}"
 
 
 def _rules(v: WgradVariant) -> Iterator[tuple[str, bool]]:

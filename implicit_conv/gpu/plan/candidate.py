@@ -106,8 +106,25 @@ class Candidate:
         return self.estimate.cycles if self.estimate else math.inf
 
 
+class Viewed:
+    """A choice for a `problem` in the caller's layouts, of whose arrays a kernel has a `view`."""
+
+    problem: Problem
+    view: Problem
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """Positions of the view's axes in the caller's x, y and residual, which may lack some."""
+        return positions(self.view.layout, self.problem.array_layout)
+
+    @property
+    def filter_axes(self) -> tuple[int, ...]:
+        """Positions of the view's axes in the caller's filter, which may lack rows."""
+        return positions(self.view.weight_layout, self.problem.weight_layout)
+
+
 @dataclass(frozen=True)
-class Choice:
+class Choice(Viewed):
     """The chosen kernel with what a launch derives from it, and the candidates it won against.
 
     `problem` is the convolution in the caller's layouts, `view` the same one of the arrays that the
@@ -166,16 +183,6 @@ class Choice:
     def ordered(self, w: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """A filter in the order in which it is packed."""
         return w.transpose(self.filter_axes)
-
-    @property
-    def axes(self) -> tuple[int, ...]:
-        """Positions of the view's axes in the caller's x, y and residual, which may lack some."""
-        return positions(self.view.layout, self.problem.array_layout)
-
-    @property
-    def filter_axes(self) -> tuple[int, ...]:
-        """Positions of the view's axes in the caller's filter, which may lack rows."""
-        return positions(self.view.weight_layout, self.problem.weight_layout)
 
     @property
     def tiles(self) -> tuple[int, int, int]:

@@ -23,7 +23,7 @@ from implicit_conv.gpu.plan.candidate import (
     WRITE_SHARE,
     Candidate,
     Choice,
-    positions,
+    Viewed,
 )
 from implicit_conv.gpu.plan.planner import choose
 from implicit_conv.gpu.plan.views import images
@@ -39,7 +39,6 @@ from implicit_conv.problem.phases import (
     without_channels,
 )
 from implicit_conv.problem.problem import Problem
-from implicit_conv.process.cache import cached_property
 
 ALL = slice(None)
 
@@ -56,14 +55,16 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Gradient:
+class Gradient(Viewed):
     """The choices of the phases of an input gradient.
 
-    `problem` is the convolution in the caller's layouts, which maps dx to dy; a transposed
-    convolution calls these y and x, and has an epilogue.
+    `problem` is the convolution in the caller's layouts, which maps dx to dy, and `view` the same
+    one of images in the orders N, H, W, C and K, R, S, C. A transposed convolution calls dx and dy
+    y and x, and has an epilogue.
     """
 
     problem: Problem
+    view: Problem
     arch: GpuArch
     parts: tuple[Part, ...]
     transposed: bool
@@ -78,21 +79,6 @@ class Gradient:
     def has_epilogue(self) -> bool:
         """Whether a bias or a residual may be given."""
         return self.transposed
-
-    @cached_property
-    def view(self) -> Problem:
-        """The convolution of images in the orders N, H, W, C and K, R, S, C."""
-        return images(self.problem)
-
-    @property
-    def axes(self) -> tuple[int, ...]:
-        """As of `Choice`."""
-        return positions(self.view.layout, self.problem.array_layout)
-
-    @property
-    def filter_axes(self) -> tuple[int, ...]:
-        """As of `Choice`."""
-        return positions(self.view.weight_layout, self.problem.weight_layout)
 
     @property
     def x_shape(self) -> tuple[int, ...]:
@@ -232,7 +218,7 @@ def choose_gradient(
     for phase in phases:
         pixels = (ALL, *phase.pixels, ALL)
         parts.append(Part(chosen(phase.problem), pixels, _filter_at(view, phase)))
-    return Gradient(problem, arch, tuple(parts), transposed)
+    return Gradient(problem, view, arch, tuple(parts), transposed)
 
 
 def _filter_at(view: Problem, phase: Phase) -> int:

@@ -38,7 +38,7 @@ from implicit_conv.gpu.plan.candidate import (
     W_OFFSET_MAX,
     WRITE_SHARE,
     Estimate,
-    positions,
+    Viewed,
 )
 from implicit_conv.gpu.plan.image_copies import Copies, Copy, copies
 from implicit_conv.gpu.plan.layout import MAX_STAGES
@@ -115,7 +115,7 @@ class WgradCandidate:
 
 
 @dataclass(frozen=True)
-class WgradChoice:
+class WgradChoice(Viewed):
     """The chosen kernel, and the candidates it won against.
 
     `problem` is the convolution in the caller's layouts, `view` the same one of channels-last
@@ -140,16 +140,6 @@ class WgradChoice:
     def variant(self) -> WgradVariant:
         """The chosen kernel."""
         return self.best.variant
-
-    @property
-    def axes(self) -> tuple[int, ...]:
-        """Positions of the view's axes in the caller's x and dy, which may lack some."""
-        return positions(self.view.layout, self.problem.array_layout)
-
-    @property
-    def filter_axes(self) -> tuple[int, ...]:
-        """Positions of the view's axes in the caller's dw, which may lack rows."""
-        return positions(self.view.weight_layout, self.problem.weight_layout)
 
     @property
     def split_sum(self) -> SplitSum:
