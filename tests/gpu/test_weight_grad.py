@@ -266,7 +266,7 @@ COPIED = {  # dtype, x, w, order of x and dy in memory, arrays to copy, options
         (4, 2, 3, 2),
         (0, 1, 2, 3),
         (),
-        {"padding": 2, "stride": (3, 1)},
+        {"padding": ((2, 1), (-1, 2)), "stride": (3, 1)},
     ),
 }
 

@@ -92,7 +92,7 @@ def copies(view: Problem, names: Collection[str] = ()) -> Iterator[Copies]:
     `view` is the problem of channels-last arrays with two spatial axes.
     """
     names = padded_names(view).union(names)
-    if not names or not math.prod((view.N, view.C, view.K, *view.output)):
+    if not names or not math.prod((view.N, view.C, view.K, *view.size, *view.output)):
         return
     if view.groups > 1 and padded_names(view):
         return  # each group of a copy would be padded

@@ -263,8 +263,9 @@ def elements(view: Problem, v: WgradVariant) -> int:
     return view.K * columns(view, v)
 
 
-def wgrad_rule(view: Problem, v: WgradVariant, x: Copy | None = None) -> str:
-    """The reason why a kernel cannot compute a problem of a copy of x, or an empty string."""
+def wgrad_rule(copies: Copies, v: WgradVariant) -> str:
+    """The reason why a kernel cannot compute a view with these copies, or an empty string."""
+    view, x = copies.view, copies.x
     if v.producer == "tma":
         if view.groups > 1 or (x and x.window):
             found = f"the problem has {view.groups}" if view.groups > 1 else "these overlap"
@@ -288,7 +289,7 @@ def wgrad_rule(view: Problem, v: WgradVariant, x: Copy | None = None) -> str:
         "an extent": max((*view.size, *view.kernel, view.C, view.K)),
         "a pixel number": 2 * (pixels + v.tile_k),  # with those past the last one
         "an element number": elements(view, v) + SplitSum.threads,
-        "a chunk number": 2 * x.bytes // VECTOR_BYTES if x else 0,
+        "a chunk number": max((2 * c.bytes // VECTOR_BYTES for c in copies.all), default=0),
     }
     for what, number in numbers.items():
         if number >= INDICES:
@@ -302,7 +303,7 @@ def consider_wgrad(
     """The candidate of a kernel with its best number of splits, or the reason of its refusal."""
     view, made = copies.view, WgradCandidate(copies, v)
     reason = "" if supports(v.target, arch.cc) else f"needs {requirement(v.target)}"
-    reason = reason or wgrad_rule(view, v, copies.x)
+    reason = reason or wgrad_rule(copies, v)
     room = arch.smem_bytes // v.resident - BLOCK_BYTES * (v.resident > 1)
     stages = min(MAX_STAGES, room // (v.stage_bytes + STAGE_BARRIERS_BYTES))
     if not reason and stages < 2:
