@@ -387,6 +387,29 @@ def test_fault_in_the_arguments_is_seen(monkeypatch, fault):
     assert is_seen(made, x, dy, options)
 
 
+COPY_FAULTS = {  # of the Call and Geometry of the launch that copies x
+    "padding is a column wider": lambda call, g: (call, g._replace(pad_w=g.pad_w + 1)),
+    "a channel too few": lambda call, g: (call, g._replace(C=g.C - 1)),
+    "a chunk too few": lambda call, g: (call._replace(rows=call.rows - 1), g),
+    "a row of chunks is shorter": lambda call, g: (call, g._replace(Q=g.Q - 1)),
+    "rows of x are a pixel longer": lambda call, g: (call._replace(x_h=call.x_h + call.x_w), g),
+}
+
+
+@compiled
+@pytest.mark.parametrize("fault", COPY_FAULTS)
+def test_fault_in_a_copy_is_seen(monkeypatch, fault):
+    (*_, made), (x, dy), _, options = copied("a first layer")
+    right = wgrad.arguments
+
+    def arguments(*given):
+        first, *others = right(*given)
+        return [COPY_FAULTS[fault](*first), *others]
+
+    monkeypatch.setattr(wgrad, "arguments", arguments)
+    assert is_seen(made, x, dy, options)
+
+
 def is_seen(made, x, dy, options, kernels=None):
     try:
         found = interpreted(made, x, dy, kernels)

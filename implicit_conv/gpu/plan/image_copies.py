@@ -128,10 +128,9 @@ def _windows(view: Problem) -> Copy | None:
     while step * channels * itemsize % min(COPY_SIZES):
         channels *= 2
     pixel = channels * itemsize
-    if pixel >= VECTOR_BYTES or view.groups > 1 or (S > 1 and view.dilation[1] > 1):
+    if pixel >= VECTOR_BYTES or (S > 1 and view.dilation[1] > 1):
         return None
-    size = next(size for size in COPY_SIZES if step * pixel % size == 0)
-    window = int(ceil_div(S * pixel, size)) * size
+    window = int(ceil_div(S * pixel, VECTOR_BYTES)) * VECTOR_BYTES
     together = VECTOR_BYTES // pixel
     columns = (view.output[1] - 1) * step + window // pixel
     shape = view.N, view.size[0], int(ceil_div(columns, together)) * together, channels
