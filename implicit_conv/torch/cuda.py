@@ -89,23 +89,10 @@ class Step:
         return y
 
 
-def convolution(
-    switch: Any,
-    keys: Any,
-    x: Any,
-    w: Any,
-    bias: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    transposed: bool,
-    added: Any,
-    groups: int,
-) -> Any:
+def convolution(switch: Any, keys: Any, x: Any, w: Any, bias: Any, *sizes: Any) -> Any:
     """``aten::convolution`` of tensors on a GPU. `keys` is the dispatcher's set of keys; see
-    `Window` for what follows the tensors, and `override` for the switch.
+    `Window` for `sizes`, and `override` for the switch.
     """
-    sizes = stride, padding, dilation, transposed, added, groups
     window = Window.of(sizes, switch.precision)
     kinds = kind_of(x), kind_of(w), None if bias is None else kind_of(bias)
     key = "cuda", kinds, window, current().key, switch.choose, flags()

@@ -1,13 +1,16 @@
 """Graphs of CUDA: all that a compiled graph launches, launched again by one call.
 
 A graph of CUDA reads and writes the addresses that it was captured with. Parameters stay where they
-are, and are read there, so that writes to them are followed; all else is copied in and out.
+are, and are read there, so that writes to them are followed; all else is copied in and out. A graph
+does not keep their memory: it is dropped when that is freed, and runs for their addresses alone.
 """
 
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -53,7 +56,7 @@ class Replayed:
             if found is None:
                 self._keep(key, SEEN)
             elif found is SEEN:
-                found = self._captured(given)
+                found = self._captured(key, given)
                 self._keep(key, found)
             return self._run(*given) if found in (None, REFUSED) else found(given)
 
@@ -68,13 +71,14 @@ class Replayed:
 
     def _keep(self, key: Any, found: Any) -> None:
         while len(self._found) >= KEPT:
-            del self._found[next(iter(self._found))]
+            oldest, *_ = self._found
+            self._found.pop(oldest, None)  # which another thread's freed memory may have dropped
         self._found[key] = found
 
-    def _captured(self, given: Sequence[Any]) -> Any:
+    def _captured(self, key: Any, given: Sequence[Any]) -> Any:
         """A graph for such arguments, or REFUSED."""
         try:
-            return Graph(self._run, given, self._stays)
+            return Graph(self._run, given, self._stays, partial(self._found.pop, key))
         except RuntimeError as error:
             LOG.warning("no graph of CUDA is captured: %s", error)
         return REFUSED
@@ -89,36 +93,37 @@ class Graph:
     """A captured call of a function."""
 
     def __init__(
-        self, run: Callable[..., Any], given: Sequence[Any], stays: Sequence[bool]
+        self,
+        run: Callable[..., Any],
+        given: Sequence[Any],
+        stays: Sequence[bool],
+        freed: Callable[[Any], Any],
     ) -> None:
-        """
+        """`freed` is called once memory is freed that the graph reads of its arguments that stay.
+
         Raises
         ------
         RuntimeError
             The call does what no graph can hold, or its results share memory.
         """
-        self._copied = [
-            number
-            for number, (each, stay) in enumerate(zip(given, stays, strict=True))
-            if isinstance(each, torch.Tensor) and not stay
-        ]
-        self._given = [*given]
-        for number in self._copied:
-            self._given[number] = like(given[number])
-        self._replay, self._results = captured(run, self._given)
+        of = [number for number, each in enumerate(given) if isinstance(each, torch.Tensor)]
+        self._copies = {number: like(given[number]) for number in of if not stays[number]}
+        read = [self._copies.get(number, each) for number, each in enumerate(given)]
+        self._replay, self._results = captured(run, read)
         results = [each for each in self._results if isinstance(each, torch.Tensor)]
         axes = (axis for each in results for axis in zip(each.shape, each.stride(), strict=True))
         if any(size > 1 and not step for size, step in axes):
             raise RuntimeError("a result of the graph has several elements at one address")
-        read = [each for each in self._given if isinstance(each, torch.Tensor)]
-        written, known = _places(results), {*_places(read)}
+        written, known = _places(results), {*_places([read[number] for number in of])}
         if len({*written}) != len(written) or known & {*written}:
             raise RuntimeError("results of the graph share memory with each other or with inputs")
+        memory = [given[number].untyped_storage() for number in of if stays[number]]
+        self._memory = [weakref.ref(each, freed) for each in memory]
 
     def __call__(self, given: Sequence[Any]) -> Any:
         """The results for arguments of the same kind."""
-        for number in self._copied:
-            self._given[number].copy_(given[number])
+        for number, copy in self._copies.items():
+            copy.copy_(given[number])
         self._replay()
         copies = (like(y) if isinstance(y, torch.Tensor) else y for y in self._results)
         return type(self._results)(copies)

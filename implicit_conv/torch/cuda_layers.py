@@ -16,7 +16,7 @@ from torch import fx
 from torch.nn import functional
 
 from implicit_conv.problem.options import contiguous_strides
-from implicit_conv.process.cache import CALLS, cached_property
+from implicit_conv.process.cache import CALLS
 from implicit_conv.settings import current
 from implicit_conv.torch import cuda
 from implicit_conv.torch.first_calls import REFUSED
@@ -35,6 +35,8 @@ from implicit_conv.torch.weight_states import WeightStates
 
 # What depends on the strides of a tensor besides views: names of functions and methods.
 OF_STRIDES = {"as_strided", "stride", "is_contiguous", "data_ptr"}
+# What draws a random number for each element of a tensor, in the order of memory.
+OF_ORDER = {"rand_like", "randn_like", "randint_like", "bernoulli", "normal", "poisson"}
 HALF = torch.float16, torch.bfloat16  # which tensor cores multiply with channels last alone
 LAST = torch.channels_last
 DEFAULTS = 0.0, 1.0, 1.0, 0.0, 0.0  # mean, variance, weight, bias, the bias of the convolution
@@ -79,9 +81,11 @@ def layer_calls(
 
 
 def _depends(node: fx.Node) -> bool:
-    """Whether strides of operands may change what a node computes, or what it writes to."""
+    """Whether strides of operands may change what a node computes or draws, or writes to."""
     name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
-    return writes(node) or name in OF_STRIDES or "view" in name
+    if name == "dropout":  # (x, p, training, inplace)
+        return bool(node.kwargs.get("training", all(node.args[2:3]))) or writes(node)
+    return writes(node) or name in OF_STRIDES | OF_ORDER or "view" in name
 
 
 def _are_read_only(layer: Layer) -> bool:
@@ -138,12 +142,15 @@ class Pairs:
 
     def __init__(self, norms: Norms, tensors: Sequence[Any]) -> None:
         self._norms, self._tensors = norms, tensors
+        self._made: dict[int, Any] = {}  # by streams: none waits for the work of another
 
     def of(self, number: int) -> Any:
-        """Those of a norm."""
-        return self._all[number]
+        """Those of a norm, by the work of the current stream."""
+        stream = torch._C._cuda_getCurrentRawStream(self._tensors[0].device.index)
+        if stream not in self._made:
+            self._made[stream] = self._all()
+        return self._made[stream][number]
 
-    @cached_property
     def _all(self) -> Any:
         """All at once, at the first question: a launch for each norm would take as long as it."""
         given = iter(self._tensors)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -123,20 +123,20 @@ def _backward(keys: Any, dy: Any, x: Any, w: Any, bias_sizes: Any, *sizes: Any) 
     return dx, dw, db
 
 
-def _convolution_on_gpu(*given: Any) -> Any:
-    """``aten::convolution`` on a GPU; see `cuda`, and for the mode `_convolution`."""
-    if in_function_mode():
-        with torch._C.DisableTorchFunction():
-            return cuda.convolution(SWITCH, *given)
-    return cuda.convolution(SWITCH, *given)
+def _on_gpu(compute: Callable[..., Any]) -> Callable[..., Any]:
+    """An operator on a GPU, of `cuda`; for the mode see `_convolution`."""
+
+    def function(*given: Any) -> Any:
+        if in_function_mode():
+            with torch._C.DisableTorchFunction():
+                return compute(SWITCH, *given)
+        return compute(SWITCH, *given)
+
+    return function
 
 
-def _backward_on_gpu(*given: Any) -> Any:
-    """``aten::convolution_backward`` on a GPU, as `_convolution_on_gpu`."""
-    if in_function_mode():
-        with torch._C.DisableTorchFunction():
-            return cuda.backward(SWITCH, *given)
-    return cuda.backward(SWITCH, *given)
+_convolution_on_gpu = _on_gpu(cuda.convolution)
+_backward_on_gpu = _on_gpu(cuda.backward)
 
 
 def by_time(window: Window, state: tuple[Any, ...]) -> bool:

@@ -17,14 +17,14 @@ from implicit_conv import ptx
 from implicit_conv.gpu.cuda.cubin import AnyVariant, kernel_of
 from implicit_conv.gpu.plan.candidate import UNBOUNDED, Choice
 from implicit_conv.gpu.plan.layout import buffers, region_names
-from implicit_conv.gpu.plan.maps import activation_map, filter_map, wgrad_maps
+from implicit_conv.gpu.plan.maps import maps_of
 from implicit_conv.gpu.plan.wgrad import WgradChoice
 from implicit_conv.gpu.run import wgrad
 from implicit_conv.gpu.run.launch import NOWHERE, DeviceArray, arguments
-from implicit_conv.kernels.gpu.call import pack
+from implicit_conv.kernels.gpu.call import Call, pack
 from implicit_conv.kernels.gpu.sizes import VECTOR_BYTES
-from implicit_conv.kernels.gpu.wgrad_variant import WgradVariant
 from implicit_conv.problem.options import ITEMSIZES, contiguous_strides
+from implicit_conv.problem.problem import Problem
 from perf.bringup.emulated import encoded
 
 Array = npt.NDArray[Any]
@@ -83,10 +83,7 @@ def interpret_wgrad(
     results += [slice(4 * choice.best.sums * choice.best.splits), slice(None)]
     launches = zip(choice.launches, kernels, made, results, strict=True)
     for (v, blocks, shared), kernel, (call, geometry), result in launches:
-        maps: tuple[bytes | None, bytes | None] = (None, None)
-        if isinstance(v, WgradVariant) and v.producer == "tma":
-            first, second = wgrad_maps(choice.best.view, v, call.x, call.y)
-            maps = encoded(memory, first.arguments), encoded(memory, second.arguments)
+        maps = encoded_maps(choice.best.view, v, call, memory)
         launch = ptx.Launch(
             kernel,
             parameters=pack(*maps, call, geometry, UNBOUNDED),
@@ -163,9 +160,7 @@ def interpret(
     z = out if in_place else z
     bias_at = 0 if bias is None else memory.put(bias.copy())
     call = arguments(choice, x_at, w_at, out, bias_at, z)
-    maps: tuple[bytes | None, bytes | None] = (None, None)
-    if v.producer == "tma":
-        maps = encoded_maps(choice, call.x, call.w, memory)
+    maps = encoded_maps(view, v, call, memory)
     launch = ptx.Launch(
         kernel,
         parameters=pack(*maps, call, choice.geometry, choice.limits),
@@ -210,13 +205,10 @@ def _put(
     return made
 
 
-def encoded_maps(choice: Choice, x: int, w: int, memory: ptx.Memory) -> tuple[bytes, bytes]:
-    """The maps of activation and filter at these addresses, encoded for the interpreter."""
-    first, second = (
-        encoded(memory, map.arguments)
-        for map in (
-            activation_map(choice.view, choice.variant, x),
-            filter_map(choice.view, choice.variant, w),
-        )
-    )
+def encoded_maps(
+    view: Problem, v: AnyVariant, call: Call, memory: ptx.Memory
+) -> tuple[bytes | None, bytes | None]:
+    """The maps of a call, encoded for the interpreter."""
+    made = maps_of(view, v, call)
+    first, second = [encoded(memory, each.arguments) for each in made] or (None, None)
     return first, second

@@ -6,6 +6,7 @@ accepts them.
 
 import ctypes
 import importlib.util
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -45,8 +46,8 @@ class Device:
 class Recorder:
     """cuda.bindings.driver whose functions are recorded and succeed.
 
-    There are two devices, of which 0 is current. A launch convolves arrays in memory that was
-    allocated here.
+    There are two devices, of which 0 is current; no context is, where `contexts` is empty. A launch
+    convolves arrays in memory that was allocated here.
     """
 
     def __init__(self, real):
@@ -54,6 +55,7 @@ class Recorder:
         self.failures, self.memory, self.blob = {}, {}, b""
         self.entries, self.variants, self.free = [], [], 1 << 24
         self.kernels = []  # the variant of each entry
+        self.lock, self.compiled = threading.RLock(), threading.local()
         self.convolved = ["float16", "float32"]  # dtypes that a launch convolves
 
     def __getattr__(self, name):
@@ -66,9 +68,12 @@ class Recorder:
             success = self.real.CUresult.CUDA_SUCCESS
             if name == "cuStreamQuery":
                 return (self.failures.get(name, success),)
+            if name == "cuCtxGetDevice" and not self.contexts:
+                return self.real.CUresult.CUDA_ERROR_INVALID_CONTEXT, None
             if name in self.failures:
                 return self.failures[name], None
-            answer = getattr(self, f"_{name}", self.other(name))(*arguments)
+            with self.lock:
+                answer = getattr(self, f"_{name}", self.other(name))(*arguments)
             return (success,) if answer is None else (success, answer)
 
         return call
@@ -102,7 +107,7 @@ class Recorder:
 
     def _cuLibraryGetKernel(self, library, entry):
         self.entries.append(entry.decode())
-        self.kernels.append(self.variants[-1] if self.variants else None)
+        self.kernels.append(getattr(self.compiled, "variant", None))
         return len(self.entries) - 1
 
     def _cuLaunchKernelEx(self, config, function, parameters, extra):
@@ -262,6 +267,9 @@ class Recorder:
     def _cuDevicePrimaryCtxRetain(self, device):
         return int(device)
 
+    def _cuCtxSetCurrent(self, context):
+        self.contexts[-1:] = [context]
+
     def _cuCtxPushCurrent(self, context):
         self.contexts.append(context)
 
@@ -319,6 +327,7 @@ def recorder(monkeypatch):
 
     def cubin(v, cc):
         recorder.variants.append(v)
+        recorder.compiled.variant = v  # by this thread
         return b"image", "a copy" if isinstance(v, ImageCopy) else v.dtype
 
     def filters_cubin(itemsize, cc):
@@ -340,15 +349,19 @@ def recorder(monkeypatch):
 def placed(recorder):
     """A function that makes a device array of an array's values."""
 
-    def place(array, order=None, gap=0):
-        """Its axes are in memory in `order`, with `gap` elements after each run of the last."""
+    def place(array, order=None, gap=0, offset=0):
+        """Its axes are in memory in `order`, with `gap` elements after each run of the last, from
+        `offset` elements on.
+        """
         order = order or tuple(range(array.ndim))
         memory = np.pad(array.transpose(order), [(0, 0)] * (array.ndim - 1) + [(0, gap)])
         memory = np.ascontiguousarray(memory)
-        address = recorder._cuMemAlloc(memory.nbytes)
-        recorder._cuMemcpyHtoD(address, memory.ctypes.data, memory.nbytes)
+        start = offset * array.itemsize
+        with recorder.lock:
+            address = int(recorder._cuMemAlloc(start + memory.nbytes))
+        recorder.memory[address][start:] = memory.reshape(-1).view(np.uint8)
         strides = tuple(memory.strides[order.index(axis)] for axis in range(array.ndim))
-        return Device(int(address), array.shape, array.dtype, strides)
+        return Device(address + start, array.shape, array.dtype, strides)
 
     return place
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
-from implicit_conv.gpu.cuda.arrays import is_device_array, operand, result_maker, see
+from implicit_conv.gpu.cuda.arrays import is_device_array, result_maker, see
 from implicit_conv.gpu.cuda.streams import stream_of
 
 
@@ -37,7 +37,7 @@ class Gradient(DLPack):
 
 def test_dlpack_arrays_come_in_without_copies():
     array = np.arange(24, dtype=np.float32).reshape(2, 3, 4)[:, ::2]
-    seen = operand(DLPack(array, (2, 1)))
+    seen = see(DLPack(array, (2, 1))).operand
     assert seen.address == array.ctypes.data
     assert (seen.shape, seen.strides, seen.dtype) == (array.shape, array.strides, "float32")
     assert seen.device == 1
@@ -46,26 +46,26 @@ def test_dlpack_arrays_come_in_without_copies():
 
 
 def test_cuda_array_interface_with_and_without_strides(device_array):
-    packed = operand(device_array(512, (2, 3), np.float32))
+    packed = see(device_array(512, (2, 3), np.float32)).operand
     assert packed.strides == (12, 4) and packed.device is None
-    assert operand(device_array(512, (2, 3), np.float32, (4, 8))).strides == (4, 8)
+    assert see(device_array(512, (2, 3), np.float32, (4, 8))).operand.strides == (4, 8)
     assert stream_of(see(device_array(512, (2, 3)))) == 77
 
 
 def test_bfloat16_by_the_name_that_torch_gives_it(device_array):
     array = device_array(512, (2, 3))
     array.__cuda_array_interface__["typestr"] = "<V2"
-    assert operand(array).dtype == "bfloat16"
+    assert see(array).operand.dtype == "bfloat16"
 
 
 def test_wrong_arrays_are_named(device_array):
     with pytest.raises(DTypeError, match="ndarray is no device array"):
-        operand(np.zeros(3))
+        see(np.zeros(3))
     with pytest.raises(DTypeError, match=r"x is .* DLPack type \(2, 64 bits, 1 lanes\)"):
-        operand(DLPack(np.zeros(3)))
+        see(DLPack(np.zeros(3)))
     with pytest.raises(DTypeError, match="type <i4 are not supported on the GPU"):
-        operand(device_array(512, (3,), np.int32))
-    x = operand(device_array(512, (2, 3)))
+        see(device_array(512, (3,), np.int32))
+    x = see(device_array(512, (2, 3))).operand
     with pytest.raises(ShapeError, match=r"x has shape \(2, 3\), but the plan is for \(2, 4\)"):
         x.expect("x", (2, 4), "float16")
     with pytest.raises(DTypeError, match="x is float16, but the plan is for bfloat16"):
@@ -74,7 +74,7 @@ def test_wrong_arrays_are_named(device_array):
 
 def test_a_tensor_with_gradients_says_what_to_do():
     with pytest.raises(PlanError, match=r"pass x.detach\(\)"):
-        operand(Gradient(np.zeros(3, np.float32)))
+        see(Gradient(np.zeros(3, np.float32)))
 
 
 @pytest.mark.parametrize(
@@ -82,23 +82,23 @@ def test_a_tensor_with_gradients_says_what_to_do():
     [((2, 3), (4, 8), (0, 4 + 16 + 2)), ((2, 3), (-4, 2), (-4, 6)), ((2, 0), (4, 8), (0, 0))],
 )
 def test_reach_is_the_first_byte_to_the_last(device_array, shape, strides, reach):
-    assert operand(device_array(512, shape, np.float16, strides)).reach == reach
+    assert see(device_array(512, shape, np.float16, strides)).operand.reach == reach
 
 
 def test_tensors_are_read_by_their_own_attributes(on_gpu):
     torch = pytest.importorskip("torch")
     tensor = on_gpu(torch.zeros(2, 3, 4, dtype=torch.bfloat16).permute(0, 2, 1))
-    seen = operand(tensor)
+    seen = see(tensor).operand
     assert (seen.address, seen.shape, seen.strides) == (tensor.data_ptr(), (2, 4, 3), (24, 2, 8))
     assert (seen.dtype, seen.device, seen.owner is tensor) == ("bfloat16", 0, True)
     with pytest.raises(DTypeError, match="tensor of int8 is not supported"):
-        operand(on_gpu(torch.zeros(2, dtype=torch.int8)))
+        assert see(on_gpu(torch.zeros(2, dtype=torch.int8))).operand
     with pytest.raises(DTypeError, match="Tensor is no device array"):
-        operand(torch.zeros(2))
+        see(torch.zeros(2))
     negative = torch.complex(torch.zeros(2), torch.ones(2)).conj().imag
     with pytest.raises(PlanError, match=r"w has the opposite sign .* pass w.resolve_neg\(\)"):
         see(on_gpu(negative), "w")
-    assert operand(on_gpu(negative.resolve_neg())).dtype == "float32"
+    assert see(on_gpu(negative.resolve_neg())).operand.dtype == "float32"
     freed = torch.zeros(2)
     freed.untyped_storage().resize_(0)
     with pytest.raises(PlanError, match="a Tensor has no memory"):

@@ -15,6 +15,8 @@ from implicit_conv import (
     config,
     conv1d,
     conv2d,
+    conv2d_input_grad,
+    conv2d_weight_grad,
     plan_conv1d,
     plan_conv2d,
 )
@@ -80,7 +82,7 @@ def test_a_scale_of_numpy_arrays(recorder, biased, activation):
         assert np.array_equal(y, conv2d(*given, residual=residual, **options))
     with pytest.raises(ShapeError, match=r"scale has shape \(7,\)"):
         conv2d(*given, **{**options, "scale": scale[:7]}, device="cuda")
-    with pytest.raises(DTypeError, match="scale is float64, but the plan is for float32, whose"):
+    with pytest.raises(DTypeError, match="scale is float64, but the plan is for float32; convert"):
         conv2d(*given, **{**options, "scale": scale.astype(float)}, device="cuda")
 
 
@@ -222,6 +224,31 @@ def test_the_gpu_that_holds_x_computes(recorder, device_array):
     assert recorder.contexts == [0]
     with pytest.raises(PlanError, match="x is on cuda:1, not on 'cuda:0'"):
         conv2d(*map(Elsewhere, (x, w)), out=Elsewhere(y), device="cuda:0")
+
+
+@pytest.mark.parametrize("operator", ["convolution", "dx", "dw"])
+def test_a_thread_without_a_context_uses_the_gpu_of_x_alone(recorder, device_array, operator):
+    """Each other context takes hundreds of megabytes of its GPU."""
+    recorder.contexts.clear()
+    recorder.copy_filters = lambda itemsize: None  # arrays have no memory
+    shapes = (1, 8, 6, 6), (8, 8, 3, 3), (1, 8, 4, 4)
+    x, w, y = (Elsewhere(device_array(n << 20, shape)) for n, shape in enumerate(shapes, start=1))
+    made = plan_conv2d(*shapes[:2], "float16", device="cuda:1")
+    call = {
+        "convolution": lambda: made(x, made.pack(w), out=y),
+        "dx": lambda: conv2d_input_grad(y, w, shapes[0], out=x),
+        "dw": lambda: conv2d_weight_grad(x, y, shapes[1], out=w),
+    }
+    for _ in range(2):
+        call[operator]()
+    assert [int(device) for (device,) in recorder["cuDevicePrimaryCtxRetain"]] == [1]
+    assert recorder["cuLaunchKernelEx"] and not recorder.contexts and not recorder["cuCtxSet"]
+
+
+def test_a_thread_without_a_context_computes_numpy_arrays_on_gpu_0(recorder):
+    recorder.contexts.clear()
+    conv2d(np.zeros((1, 8, 6, 6), np.float16), np.zeros((8, 8, 3, 3), np.float16), device="cuda")
+    assert recorder.contexts == [0] and recorder["cuLaunchKernelEx"]
 
 
 def test_a_plan_for_another_gpu_is_not_run(recorder, device_array):

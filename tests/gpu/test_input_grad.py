@@ -397,7 +397,7 @@ def test_a_known_call_makes_nothing_new(recorder, device_array, monkeypatch):
     recorder.copy_filters = lambda _: None
     conv2d_input_grad(dy, w, (2, 64, 16, 16), out=dx, **options)
     calls = len(recorder.calls)
-    monkeypatch.setattr(launch, "_content", None)
+    monkeypatch.setattr(launch, "content", None)
     monkeypatch.setattr(dispatch, "_plan", None)
     conv2d_input_grad(dy, w, (2, 64, 16, 16), out=dx, **options)
     names = [name for name, _ in recorder.calls[calls:]]

@@ -4,6 +4,8 @@ on a GPU, run node by node on a recorded driver that computes in the memory of t
 
 import contextlib
 import copy
+import ctypes
+import weakref
 from unittest.mock import Mock
 
 import pytest
@@ -18,7 +20,7 @@ from torch_graphs import randomize  # noqa: E402
 
 from implicit_conv.gpu.cuda.arch import gpu_arch  # noqa: E402
 from implicit_conv.torch import backend as door  # noqa: E402
-from implicit_conv.torch import cuda_graphs, cuda_layers, override  # noqa: E402
+from implicit_conv.torch import cuda, cuda_graphs, cuda_layers, override  # noqa: E402
 from perf import asked  # noqa: E402
 from perf.bringup import networks  # noqa: E402
 
@@ -57,10 +59,11 @@ class Device:
     Attributes
     ----------
     graphs : list of torch.fx.GraphModule, as compiled
+    replayed : list of Replayed
     """
 
     def __init__(self, card, **options):
-        self.card, self.options, self.graphs = card, options, []
+        self.card, self.options, self.graphs, self.replayed = card, options, [], []
 
     def __call__(self, graph, inputs):
         memory = {}  # which views share
@@ -87,6 +90,7 @@ class Device:
         run = Placed(graph).run
         if isinstance(made, cuda_graphs.Replayed):
             made._run, run = run, made
+            self.replayed.append(made)
 
         def compiled(*arguments):
             y = run(*(tuple_or(card.on_gpu, each) for each in arguments))
@@ -257,6 +261,41 @@ def test_models(card, device, name, form, dtype):
     assert card.ran == ["ours"] * layers
 
 
+RANDOM = {  # functions of an image, and whether it has its channels last there
+    "dropout": (lambda y: functional.dropout(y, 0.4), False),
+    "a half": (lambda y: functional.dropout(y, inplace=False), False),
+    "training": (lambda y: functional.dropout(y, 0.4, True, False), False),
+    "no training": (lambda y: functional.dropout(y, 0.4, False), True),
+    "noise": (lambda y: y + torch.randn_like(y), False),
+    "uniform": (lambda y: y + torch.rand_like(y), False),
+    "integers": (lambda y: y + torch.randint_like(y, 3), False),
+    "bernoulli": (lambda y: y * torch.bernoulli(torch.sigmoid(y)), False),
+    "a method": (lambda y: y * torch.sigmoid(y).bernoulli(), False),
+    "normal": (lambda y: torch.normal(y, 1.0), False),
+    "poisson": (lambda y: torch.poisson(y.abs()), False),
+    "switched off": (lambda y: functional.dropout(y, training=False), True),
+    "of sizes": (lambda y: y + torch.rand(y.shape, dtype=y.dtype), True),
+}
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_random_numbers_are_torchs(card, device, name):
+    """They are drawn in the order of memory."""
+    function, turns = RANDOM[name]
+    made, model = device(), randomize(Shape(function)).half()
+    compiled = torch.compile(model, backend=made)
+    for seed in range(4):
+        x, found = torch.randn(2, 3, 12, 9).half(), []
+        for each in (model, compiled):
+            torch.manual_seed(seed)
+            with torch.no_grad():
+                found.append(each(x))
+        torch.testing.assert_close(*found, rtol=1e-2, atol=1e-2)
+    called = [node.target for graph in made.graphs for node in graph.graph.nodes]
+    functions = [each for each in called if isinstance(each, cuda_layers.LayerFunction)]
+    assert card.ran[-1] == "ours" and {each._last for each in functions} == {turns}
+
+
 def trained(model):
     """torch tells nothing of what it writes to statistics."""
     versions = [each._version for each in model.buffers() if each.dim()]
@@ -332,18 +371,32 @@ def test_what_is_not_served_is_torchs(card, device):
 
 @pytest.fixture
 def captures(card, monkeypatch):
-    """Captured calls, which are computed again when they are replayed."""
+    """The addresses of captured calls, which are computed again there when they are replayed."""
     made = []
+
+    def reader(given):
+        """What reads the memory of a tensor by its address, which does not keep it."""
+        if not isinstance(given, torch.Tensor):
+            return lambda: given
+        dtype, shape, strides, address = given.dtype, given.shape, given.stride(), given.data_ptr()
+        size = 1 + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
+
+        def read():
+            memory = (ctypes.c_char * (size * dtype.itemsize)).from_address(address)
+            return card.on_gpu(torch.frombuffer(memory, dtype=dtype).as_strided(shape, strides))
+
+        return read
 
     def captured(run, given):
         card.captures = True
         results = run(*given)
         card.captures = False
-        made.append(given)
+        made.append([each.data_ptr() for each in given if isinstance(each, torch.Tensor)])
+        readers = [reader(each) for each in given]
 
         def replay():
             card.captures = True
-            for own, now in zip(results, run(*given), strict=True):
+            for own, now in zip(results, run(*(read() for read in readers)), strict=True):
                 own.copy_(now)
             card.captures = False
 
@@ -376,6 +429,56 @@ def test_a_graph_of_cuda_computes_what_the_call_would(card, device, captures, fo
                 expected = then.double()(x.double())[0]
             apart = torch.linalg.vector_norm(y.double() - expected)
             assert apart < BOUNDS[dtype] * torch.linalg.vector_norm(expected)
+
+
+def test_a_graph_of_cuda_keeps_no_parameters(card, device, captures):
+    """Those that are replaced are freed, and the graphs that read them are dropped."""
+    model, made = randomize(Block()).half(), device(cudagraph=True)
+    compiled = torch.compile(model, backend=made)
+    memory, shapes = [], ((2, 3, 32, 24), (3, 3, 32, 24))
+    for replacement in range(1, 4):
+        for call in range(4):
+            for shape in shapes:
+                compare(model, compiled, torch.randn(shape).half())
+            if not call:
+                assert not [each for each in memory if each()]
+        known = [each for replayed in made.replayed for each in replayed._found.values()]
+        graphs = [each for each in known if isinstance(each, cuda_graphs.Graph)]
+        assert len(graphs) == len(shapes) and len(captures) == len(shapes) * replacement
+        memory = [weakref.ref(each.untyped_storage()) for each in model.parameters()]
+        others = {name: (each * 0.9).to(each) for name, each in model.state_dict().items()}
+        model.load_state_dict(others, assign=True)
+
+
+def test_a_graph_of_cuda_is_not_run_again_where_memory_was_freed(card, device, captures):
+    """Other tensors may be there: parameters, at the same address, or others."""
+    model, place = randomize(nn.Conv2d(3, 8, 3)), bytearray(4 * 8 * 3 * 9 + 64)
+    compiled = torch.compile(model, backend=device(cudagraph=True))
+
+    def at_the_place():
+        made = torch.frombuffer(place, dtype=torch.float32, count=8 * 3 * 9).view(8, 3, 3, 3)
+        with torch.no_grad():
+            return made.normal_()
+
+    for replacement in range(1, 5):
+        model.weight.data = at_the_place() if replacement != 3 else torch.randn(8, 3, 3, 3)
+        for _ in range(4):
+            compare(model, compiled, torch.randn(2, 3, 9, 8))
+        assert len(captures) == replacement
+    assert sum(at_the_place().data_ptr() in each for each in captures) == 3
+
+
+def test_a_graph_of_cuda_runs_again_for_parameters_that_come_back(card, device, captures):
+    """Such as means of parameters, which take their place for a while."""
+    model = randomize(nn.Conv2d(3, 8, 3))
+    compiled = torch.compile(model, backend=device(cudagraph=True))
+    own, mean = model.weight.data, torch.randn(8, 3, 3, 3)
+    for _ in range(3):
+        for each in (own, mean):
+            model.weight.data = each
+            for _ in range(3):
+                compare(model, compiled, torch.randn(2, 3, 9, 8))
+    assert len(captures) == 2
 
 
 def added(x):
@@ -485,6 +588,45 @@ def test_norms_that_the_graph_itself_trains_are_followed(card, device):
         x = torch.randn(2, 3, 12, 9)
         with torch.no_grad():
             torch.testing.assert_close(compiled(x, other), model(x, other), rtol=1e-3, atol=1e-3)
+
+
+def test_norms_are_read_by_the_stream_that_computed_them(card, device, monkeypatch):
+    """Another one might read them before they are written."""
+    now, wrote, stack, run = [7], {}, torch.stack, cuda.Step.__call__
+
+    @torch._dynamo.allow_in_graph
+    def to_stream(x, number):
+        now[0] = number
+        return x.clone()
+
+    def stacked(*given):
+        pairs = stack(*given)
+        wrote[pairs.data_ptr()] = now[0]
+        return pairs
+
+    def ours(step, *given):
+        scales = given[4]().untyped_storage().data_ptr()
+        read.append((now[0], wrote[scales]))
+        return run(step, *given)
+
+    model, read = randomize(Block(writes=False)), []
+
+    def function(x):
+        x = functional.relu(model.norms[0](model.stem(to_stream(x, 7))))
+        y = functional.relu(model.norms[1](model.first(to_stream(x, 9))))
+        return to_stream(model.norms[2](model.second(to_stream(y, 7))), 7)
+
+    monkeypatch.setattr(torch, "stack", stacked)
+    monkeypatch.setattr(cuda.Step, "__call__", ours)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: now[0])
+    compiled = torch.compile(function, backend=device())
+    for _ in range(3):
+        wrote.clear()
+        read.clear()
+        x = torch.randn(2, 3, 32, 24)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x), function(x), rtol=1e-3, atol=1e-3)
+    assert read == [(7, 7), (9, 9), (7, 7)] and len(wrote) == 2
 
 
 @pytest.mark.parametrize("first", [LAST, PLAIN])

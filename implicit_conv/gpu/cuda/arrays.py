@@ -37,13 +37,8 @@ class Operand(NamedTuple):
     lent: Any = None  # the DLPack capsule that it was read from
 
     def expect(self, name: str, shape: tuple[int, ...], dtype: str) -> Operand:
-        """The array itself; ShapeError or DTypeError if the plan is for another shape or dtype."""
-        if self.dtype != dtype:
-            raise DTypeError(
-                f"{name} is {self.dtype}, but the plan is for {dtype}; convert it first"
-            )
-        if self.shape != shape:
-            raise ShapeError(f"{name} has shape {self.shape}, but the plan is for {shape}")
+        """The array itself; errors as of `check_form`."""
+        check_form(name, self, shape, dtype)
         return self
 
     def view(self, axes: tuple[int, ...]) -> Operand:
@@ -118,6 +113,21 @@ class Seen(NamedTuple):
         return _form(self.kind)[2]
 
 
+def check_form(name: str, array: Any, shape: tuple[int, ...], *dtypes: str) -> None:
+    """Check an operand, a `Seen` or a numpy array against a plan; `name` is its name in messages.
+
+    Raises
+    ------
+    ShapeError, DTypeError
+        Its shape is another one, or its dtype is none of `dtypes`.
+    """
+    if str(array.dtype) not in dtypes:
+        known = " or ".join(dict.fromkeys(dtypes))
+        raise DTypeError(f"{name} is {array.dtype}, but the plan is for {known}; convert it first")
+    if array.shape != shape:
+        raise ShapeError(f"{name} has shape {array.shape}, but the plan is for {shape}")
+
+
 def is_device_array(array: Any) -> bool:
     """Whether an array is in the memory of a CUDA device."""
     if getattr(array, "is_cuda", None) is True:  # a tensor
@@ -161,11 +171,6 @@ def located(x: Seen) -> Seen:
         return x
     kind = *x.kind[:3], driver.device_of(x.address), *x.kind[4:]
     return x._replace(kind=kind)
-
-
-def operand(array: Any, name: str = "x") -> Operand:
-    """A device array's address, shape, strides and dtype; nothing is copied. Errors as of `see`."""
-    return see(array, name).operand
 
 
 READERS_KEPT = 64

@@ -93,12 +93,16 @@ def version() -> str:
 
 def current_device() -> int:
     """The device of the current context; where there is none, device 0 becomes current."""
-    cuda = bindings()
-    status, device = cuda.cuCtxGetDevice()
-    if not status:  # CUDA_SUCCESS is 0
-        return int(device)
-    call("cuCtxSetCurrent", _primary_context(0))
-    return 0
+    device = _device_if_any()
+    if device is None:
+        call("cuCtxSetCurrent", _primary_context(0))
+    return device or 0
+
+
+def _device_if_any() -> int | None:
+    """The device of the current context; None where a thread has no context yet."""
+    status, device = bindings().cuCtxGetDevice()
+    return None if status else int(device)  # CUDA_SUCCESS is 0
 
 
 @functools.cache
@@ -108,7 +112,8 @@ def _primary_context(device: int) -> Any:
 
 
 class on:  # noqa: N801 (reads as a verb: `with driver.on(1):`)
-    """Make a device the current one for a ``with`` block; None keeps the current device.
+    """Make a device the current one for a ``with`` block; None keeps the current device. No other
+    device has a context made.
 
     ``with driver.on(device) as number`` gives the number of the current device.
     """
@@ -120,11 +125,11 @@ class on:  # noqa: N801 (reads as a verb: `with driver.on(1):`)
         self.pushed = False
 
     def __enter__(self) -> int:
-        here = current_device()
-        if self.device is None or self.device == here:
-            return here
-        call("cuCtxPushCurrent", _primary_context(self.device))
-        self.pushed = True
+        if self.device is None:
+            return current_device()
+        if self.device != _device_if_any():
+            call("cuCtxPushCurrent", _primary_context(self.device))
+            self.pushed = True
         return self.device
 
     def __exit__(self, *_: object) -> None:

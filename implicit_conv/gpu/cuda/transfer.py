@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from implicit_conv.errors import DTypeError
+from implicit_conv.arrays.arrays import as_array
 from implicit_conv.gpu.cuda import driver
-from implicit_conv.gpu.cuda.arrays import Operand
+from implicit_conv.gpu.cuda.arrays import Operand, check_form
 from implicit_conv.problem.options import contiguous_strides
 
 Array = npt.NDArray[Any]
@@ -44,17 +44,16 @@ def send(array: Array) -> Buffer:
     return buffer
 
 
-def sent(name: str, array: Array, shape: tuple[int, ...], dtype: str) -> Operand:
-    """The operand of a copy of an array on the current device.
+def sent(array: Array) -> Operand:
+    """The operand of a copy of an array on the current device."""
+    return send(array).operand(array.shape, array.dtype.name, array.itemsize)
 
-    Raises
-    ------
-    ShapeError, DTypeError
-        Its shape or dtype differs from the plan's.
-    """
-    if array.dtype.name != dtype:
-        raise DTypeError(f"{name} is {array.dtype.name}, but the plan is for {dtype}; convert it")
-    return send(array).operand(array.shape, dtype, array.itemsize).expect(name, shape, dtype)
+
+def host_array(name: str, array: object, shape: tuple[int, ...], dtype: str) -> Array:
+    """An array for a plan as a numpy array; errors as of `as_array` and `check_form`."""
+    here = as_array(name, array)
+    check_form(name, here, shape, dtype)
+    return here
 
 
 def fetched(buffer: Buffer, shape: tuple[int, ...], dtype: Any) -> Array:

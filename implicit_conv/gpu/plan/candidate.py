@@ -26,6 +26,7 @@ from implicit_conv.gpu.plan.direct import direct_rule, direct_tiles, tile_cycles
 from implicit_conv.gpu.plan.layout import SharedLayout, shared_layout
 from implicit_conv.gpu.plan.maps import activation_map
 from implicit_conv.gpu.plan.rows import row_tiles, rows_cycles, rows_rule
+from implicit_conv.gpu.plan.views import Viewed
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.geometry import ZEROS, Geometry
 from implicit_conv.kernels.gpu.call import INDICES
@@ -106,23 +107,6 @@ class Candidate:
         return self.estimate.cycles if self.estimate else math.inf
 
 
-class Viewed:
-    """A choice for a `problem` in the caller's layouts, of whose arrays a kernel has a `view`."""
-
-    problem: Problem
-    view: Problem
-
-    @property
-    def axes(self) -> tuple[int, ...]:
-        """Positions of the view's axes in the caller's x, y and residual, which may lack some."""
-        return positions(self.view.layout, self.problem.array_layout)
-
-    @property
-    def filter_axes(self) -> tuple[int, ...]:
-        """Positions of the view's axes in the caller's filter, which may lack rows."""
-        return positions(self.view.weight_layout, self.problem.weight_layout)
-
-
 @dataclass(frozen=True)
 class Choice(Viewed):
     """The chosen kernel with what a launch derives from it, and the candidates it won against.
@@ -193,11 +177,6 @@ class Choice(Viewed):
     def blocks(self) -> int:
         """Blocks of the launch: at most those that run together; each visits several tiles."""
         return min(math.prod(self.tiles), self.arch.sms * self.variant.resident)
-
-
-def positions(order: str, letters: str) -> tuple[int, ...]:
-    """The positions in `letters` of those letters of `order` that are there."""
-    return tuple(letters.index(letter) for letter in order if letter in letters)
 
 
 def tile_counts(g: Geometry, v: Variant) -> tuple[int, int, int]:

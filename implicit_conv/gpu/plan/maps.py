@@ -4,13 +4,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from implicit_conv.kernels.gpu.call import Call
 from implicit_conv.kernels.gpu.variant import Variant
-from implicit_conv.kernels.gpu.wgrad_variant import WgradVariant
+from implicit_conv.kernels.gpu.wgrad_variant import ImageCopy, SplitSum, WgradVariant
 from implicit_conv.problem.problem import Problem
 from implicit_conv.tma.maps.maps import TensorMap
 from implicit_conv.tma.maps.tiled import TiledMap
 from implicit_conv.tma.run.lowering_choice import maps_for
 from implicit_conv.tma.run.wide_lowering import WideLowering
+
+
+def maps_of(
+    view: Problem, v: Variant | WgradVariant | SplitSum | ImageCopy, call: Call
+) -> tuple[TensorMap | TiledMap, ...]:
+    """The maps of a launch at its addresses: of x and w, or of x and dy of a weight gradient; none
+    where a kernel loads without. Errors are those of `activation_map`.
+    """
+    if isinstance(v, Variant) and v.producer == "tma":
+        return activation_map(view, v, call.x), filter_map(view, v, call.w)
+    if isinstance(v, WgradVariant) and v.producer == "tma":
+        return wgrad_maps(view, v, call.x, call.y)
+    return ()
 
 
 def moved_as(dtype: str) -> str:

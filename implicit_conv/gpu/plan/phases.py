@@ -23,10 +23,9 @@ from implicit_conv.gpu.plan.candidate import (
     WRITE_SHARE,
     Candidate,
     Choice,
-    Viewed,
 )
 from implicit_conv.gpu.plan.planner import choose
-from implicit_conv.gpu.plan.views import images
+from implicit_conv.gpu.plan.views import Viewed, images
 from implicit_conv.kernels.geometry import CLAMP
 from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.problem.options import ITEMSIZES

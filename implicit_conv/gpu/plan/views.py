@@ -3,9 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from implicit_conv.problem.options import contiguous_strides
 from implicit_conv.problem.problem import Problem
+
+
+class Viewed:
+    """A choice for `problem`, which is in the caller's layouts, by kernels that compute `view`."""
+
+    problem: Problem
+    view: Any
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """Positions of the view's axes in the caller's images, which may lack some."""
+        return _positions(self.view.layout, self.problem.array_layout)
+
+    @property
+    def filter_axes(self) -> tuple[int, ...]:
+        """Positions of the view's axes in the caller's filter, which may lack rows."""
+        return _positions(self.view.weight_layout, self.problem.weight_layout)
+
+
+def _positions(order: str, letters: str) -> tuple[int, ...]:
+    """The positions in `letters` of those letters of `order` that are there."""
+    return tuple(letters.index(letter) for letter in order if letter in letters)
 
 
 def images(problem: Problem) -> Problem:

@@ -38,11 +38,11 @@ from implicit_conv.gpu.plan.candidate import (
     W_OFFSET_MAX,
     WRITE_SHARE,
     Estimate,
-    Viewed,
 )
 from implicit_conv.gpu.plan.image_copies import Copies, Copy, copies
 from implicit_conv.gpu.plan.layout import MAX_STAGES
 from implicit_conv.gpu.plan.maps import wgrad_maps
+from implicit_conv.gpu.plan.views import Viewed
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.gpu.call import INDICES
 from implicit_conv.kernels.gpu.sizes import COPY_BLOCKS, STAGE_BARRIERS_BYTES, VECTOR_BYTES

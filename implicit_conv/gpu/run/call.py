@@ -7,7 +7,7 @@ that cannot be viewed in the shapes of the choice go to its fallback.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -49,14 +49,7 @@ class Call:
 
     def __init__(self, choice: AnyChoice, given: Arrays, device: int, packs: bool = False) -> None:
         shape = choice.y_shape
-        for name, array in given.named():
-            if array.device not in (None, device):
-                raise PlanError(f"{name} is on cuda:{array.device}, but x is on cuda:{device}")
-            if any(number % array.itemsize for number in (array.address, *array.strides)):
-                raise ShapeError(f"{name} is not aligned to its elements of {array.itemsize} bytes")
-        axes = zip(given.y.shape, given.y.strides, strict=True)
-        if 0 not in shape and any(n > 1 and not step for n, step in axes):
-            raise ShapeError("out has several elements at one address; pass another array")
+        check_places([*given.named()], device)
         bias, residual = given.bias, given.residual
         arrays = _in_view(choice, given)
         self.launcher = None if 0 in shape else bind(choice, arrays)
@@ -87,17 +80,44 @@ class Call:
         launcher.enqueue(blob, stream)
 
     def _check_overlap(self, addresses: Addresses) -> None:
-        *read, y = addresses
-        low, high = (y + at for at in self.reach[-1])  # type: ignore[operator,union-attr]
-        if low == high:
-            return
-        for name, address, reach in zip(READ, read, self.reach[:-1], strict=True):
-            if address is None or reach is None:
-                continue
-            if name == "residual" and address == y and self.in_place:
-                continue
-            if address + reach[0] < high and low < address + reach[1]:
-                raise ShapeError(f"out overlaps {name} in memory; pass another array")
+        reach = self.reach
+        if self.in_place and addresses[3] == addresses[4]:
+            reach = [*reach[:3], None, reach[4]]
+        check_overlap(READ, addresses, reach)
+
+
+def check_places(given: Sequence[tuple[str, Operand]], device: int) -> None:
+    """Check that arrays, of which the last is written, are on `device` and aligned.
+
+    Raises
+    ------
+    PlanError, ShapeError
+        One is not, or the last has several elements at one address.
+    """
+    for name, array in given:
+        if array.device not in (None, device):
+            raise PlanError(f"{name} is on cuda:{array.device}, but x is on cuda:{device}")
+        if any(number % array.itemsize for number in (array.address, *array.strides)):
+            raise ShapeError(f"{name} is not aligned to its elements of {array.itemsize} bytes")
+    axes = [*zip(array.shape, array.strides, strict=True)]
+    if all(n for n, _ in axes) and any(n > 1 and not step for n, step in axes):
+        raise ShapeError("out has several elements at one address; pass another array")
+
+
+def check_overlap(
+    names: Sequence[str],
+    addresses: Sequence[int | None],
+    reaches: Sequence[tuple[int, int] | None],
+) -> None:
+    """ShapeError where the last array, which is written, overlaps one of those of `names`; a reach
+    of None is that of none, or of one that may.
+    """
+    low, high = ((addresses[-1] or 0) + at for at in reaches[-1] or (0, 0))
+    for name, address, reach in zip(names, addresses, reaches, strict=False):
+        if address is None or reach is None or low == high or reach[0] == reach[1]:
+            continue
+        if address + reach[0] < high and low < address + reach[1]:
+            raise ShapeError(f"out overlaps {name} in memory; pass another array")
 
 
 def kernels_for(choice: AnyChoice, given: Arrays) -> list[Variant]:
@@ -301,8 +321,12 @@ def _images(choice: AnyChoice, array: Operand, name: str, shape: tuple[int, ...]
 
 def _vector(array: Operand, choice: AnyChoice, scaled: bool) -> Operand:
     """The bias of each filter, or the pair (scale, bias)."""
-    size, dtype = choice.y_channels, choice.problem.dtype
-    shape, dtype = ((size, 2), "float32") if scaled else ((size,), dtype)
-    if not array.expect("bias", shape, dtype).packed:
+    if not array.expect("bias", *vector_form(choice, scaled)).packed:
         raise ShapeError(f"bias must be contiguous on a GPU; its stride is {array.strides[0]}")
     return array
+
+
+def vector_form(choice: AnyChoice, scaled: bool) -> tuple[tuple[int, ...], str]:
+    """Shape and dtype of the biases, or of the pairs (scale, bias)."""
+    size = choice.y_channels
+    return ((size, 2), "float32") if scaled else ((size,), choice.problem.dtype)

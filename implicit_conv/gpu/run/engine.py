@@ -74,6 +74,13 @@ class GpuPlan(Generic[C]):
         """All kernels that were considered."""
         return self.choice.candidates
 
+    @property
+    def workspace_bytes(self) -> int:
+        """Device memory that a call uses besides the arrays: an input gradient copies a plain
+        filter, and a weight gradient has sums of all splits.
+        """
+        return self.choice.workspace_bytes
+
     def facts(self) -> dict[str, Any]:
         """The facts of `Plan.facts`; times are estimates by the nominal clock."""
         return facts_of(self.choice)
@@ -116,11 +123,6 @@ class GpuEngine(GpuPlan[AnyChoice]):
     def variant(self) -> Variant:
         """The chosen kernel; that of the phase of a gradient that takes longest."""
         return self.choice.variant
-
-    @property
-    def workspace_bytes(self) -> int:
-        """Device memory that a call uses besides the arrays: a gradient copies a plain filter."""
-        return self.choice.workspace_bytes
 
     @property
     def packed_bytes(self) -> int:

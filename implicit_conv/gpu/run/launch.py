@@ -21,14 +21,16 @@ from implicit_conv.gpu.cuda.encode import encode
 from implicit_conv.gpu.cuda.kernel import Blob, Kernel
 from implicit_conv.gpu.plan.candidate import Choice
 from implicit_conv.gpu.plan.direct import direct_tiles, load_bytes
-from implicit_conv.gpu.plan.maps import activation_map, filter_map
+from implicit_conv.gpu.plan.maps import maps_of
 from implicit_conv.gpu.plan.rows import row_tiles as tiles_of_rows
 from implicit_conv.kernels import schedule
+from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.gpu.call import Call as KernelCall
 from implicit_conv.kernels.gpu.call import pack, reciprocal
 from implicit_conv.kernels.gpu.sizes import MAP_BYTES, VECTOR_BYTES
 from implicit_conv.kernels.gpu.variant import STAGED_BYTES, STAGED_TOGETHER, Variant
 from implicit_conv.problem.options import LAYOUTS, WEIGHT_LAYOUTS
+from implicit_conv.problem.problem import Problem
 
 BLOBS_KEPT = 64  # blobs of a launcher, one for each tuple of addresses
 CALL_AT = 2 * MAP_BYTES  # offset in the blob of the Call, which follows two tensor maps
@@ -251,20 +253,23 @@ def launcher_of(choice: Choice, arrays: Arrays) -> Launcher:
     v = choice.variant
     handle = load.loaded(v, choice.arch.cc, driver.current_device())
     kernel = Kernel(handle, choice.blocks, v.threads, choice.layout.total)
-    return Launcher(kernel, _content(choice, arrays), (0, 1) if v.producer == "tma" else ())
-
-
-def _content(choice: Choice, arrays: Arrays) -> npt.NDArray[np.uint8]:
-    """The params blob for `arrays`."""
     x, w, bias, residual, y = (_place(array) for array in arrays.all)
     call = arguments(choice, x, w, y, bias.address, residual)
-    maps: tuple[bytes | None, bytes | None] = (None, None)
-    if choice.variant.producer == "tma":
-        maps = (
-            encode(activation_map(choice.view, choice.variant, x.address), choice.arch.cc),
-            encode(filter_map(choice.view, choice.variant, w.address), choice.arch.cc),
-        )
-    return np.frombuffer(pack(*maps, call, choice.geometry, choice.limits), np.uint8)
+    blob = content(choice.view, v, call, choice.geometry, choice.limits, choice.arch.cc)
+    return Launcher(kernel, blob, (0, 1) if v.producer == "tma" else ())
+
+
+def content(
+    view: Problem,
+    v: load.AnyVariant,
+    call: KernelCall,
+    geometry: Geometry,
+    limits: tuple[float, float],
+    cc: load.Capability,
+) -> npt.NDArray[np.uint8]:
+    """The params blob of a call of the kernel of `v`, which computes `view`."""
+    first, second = [encode(each, cc) for each in maps_of(view, v, call)] or (None, None)
+    return np.frombuffer(pack(first, second, call, geometry, limits), np.uint8)
 
 
 def _place(array: Operand | None) -> DeviceArray:

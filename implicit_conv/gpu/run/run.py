@@ -19,23 +19,23 @@ import numpy.typing as npt
 
 from implicit_conv.arrays.arrays import as_array, check_out
 from implicit_conv.arrays.libraries import library
-from implicit_conv.errors import DTypeError, PlanError, ShapeError
+from implicit_conv.errors import PlanError
 from implicit_conv.gpu.cuda import driver
 from implicit_conv.gpu.cuda.arrays import (
     Operand,
     Seen,
+    check_form,
     is_device_array,
     located,
-    operand,
     result_maker,
     see,
     see_tensor,
 )
 from implicit_conv.gpu.cuda.streams import among, stream_of
-from implicit_conv.gpu.cuda.transfer import STREAM, Buffer, fetched, sent
+from implicit_conv.gpu.cuda.transfer import STREAM, Buffer, fetched, host_array, sent
 from implicit_conv.gpu.plan.phases import AnyChoice, Gradient
 from implicit_conv.gpu.plan.wgrad import WgradChoice
-from implicit_conv.gpu.run.call import Call, bind
+from implicit_conv.gpu.run.call import Call, bind, vector_form
 from implicit_conv.gpu.run.launch import Arrays
 from implicit_conv.gpu.run.phases import filter_copy
 from implicit_conv.kernels.gpu.sizes import ITEMSIZES, VECTOR_BYTES
@@ -82,11 +82,8 @@ def pack(choice: AnyChoice, w: Any, device: int | None) -> GpuFilter:
 
 def host_filter(choice: AnyChoice, w: Any) -> Operand:
     """A packed copy of a numpy filter on the current device."""
-    array, shape = as_array("w", w), choice.problem.weight_shape
-    if array.shape != shape:
-        raise ShapeError(f"w has shape {array.shape}, but the plan is for {shape}")
-    packed = choice.ordered(array)
-    return sent("w", packed, packed.shape, choice.problem.dtype)
+    problem = choice.problem
+    return sent(choice.ordered(host_array("w", w, problem.weight_shape, problem.dtype)))
 
 
 def device_filter(choice: AnyChoice, w: Operand) -> Operand:
@@ -102,7 +99,7 @@ def device_filter(choice: AnyChoice, w: Operand) -> Operand:
         if package == "torch":
             return see_tensor(given.owner.permute(axes).contiguous()).operand
         if package == "cupy":
-            return operand(given.owner.transpose(axes).copy())
+            return see(given.owner.transpose(axes).copy()).operand
     return given.view(axes)
 
 
@@ -141,14 +138,7 @@ def pairs(choice: AnyChoice, scale: Any, bias: Any) -> Any:
     for name, vector in zip(("scale", "bias"), given, strict=False):
         array: Any = see(vector, name) if on_gpu else as_array(name, vector)
         vectors.append(vector if on_gpu else array)
-        found = str(array.dtype)
-        if found not in (dtype, "float32"):
-            raise DTypeError(
-                f"{name} is {found}, but the plan is for {dtype}, whose sums are float32; "
-                "convert it to one of these"
-            )
-        if array.shape != shape:
-            raise ShapeError(f"{name} has shape {array.shape}, but the plan is for {shape}")
+        check_form(name, array, shape, dtype, "float32")
     package, *others = {library(each) if on_gpu else "numpy" for each in vectors}
     if others or package not in ("numpy", "torch", "cupy"):
         kinds = " and ".join(type(each).__name__ for each in vectors)
@@ -185,7 +175,7 @@ def run_in_place(
     more = None if residual is None else see(residual, "residual")
     with driver.on(source.kind[3]) as device:
         if out is None:
-            out = _new_output(choice, calls, source)
+            out = made_like(source, calls, "y", lambda: _output_maker(choice, source))
         y = see(out, "out")
         given = source, filters, added, more, y
         kinds = source.kind, filters.kind, added and added.kind, more and more.kind, y.kind
@@ -238,25 +228,25 @@ def check_arch(choice: AnyChoice | WgradChoice, device: int) -> None:
         )
 
 
-def _new_output(choice: AnyChoice, calls: dict[object, Any], x: Seen) -> Any:
-    """A result array of x's library, channels last in memory if x is."""
-    key = type(x.owner), x.kind
+def made_like(x: Seen, calls: dict[object, Any], what: str, make: Callable[[], Any]) -> Any:
+    """A new array of x's library by the function that `make` returns, kept in `calls`."""
+    key = what, type(x.owner), x.kind
     maker = calls.get(key)
     if maker is None:
-        maker = _output_maker(choice, x)
+        maker = make()
         keep_call(calls, key, maker)
     return maker(x.owner)
 
 
 def _output_maker(choice: AnyChoice, x: Seen) -> Callable[[Any], Any]:
-    """The function of `_new_output` that makes results."""
+    """A function that makes results of x's library, channels last in memory if x is."""
     problem, axes, shape = choice.problem, choice.axes, choice.y_shape
     strides = x.operand.expect(choice.read, choice.x_shape, problem.dtype).strides
     channels_last = choice.x_shape[axes[-1]] > 1 and strides[axes[-1]] == problem.itemsize
     if not channels_last or problem.channels_last:
         axes = tuple(range(len(shape)))
     stored = tuple(shape[axis] for axis in axes)
-    return result_maker(x.owner, stored, _inverse(axes), choice.y_dtype)
+    return result_maker(x.owner, stored, inverse(axes), choice.y_dtype)
 
 
 def run_on_copies(
@@ -270,7 +260,7 @@ def run_on_copies(
     scaled: bool,
 ) -> npt.NDArray[Any]:
     """y of numpy arrays, copied to `device` in channels-last order and back; see `run_in_place`."""
-    problem, shape = choice.problem, choice.y_shape
+    shape = choice.y_shape
     stored = tuple(shape[axis] for axis in choice.axes)
     if out is not None:
         check_out(out, shape, choice.y_dtype)
@@ -282,37 +272,32 @@ def run_on_copies(
         itemsize = ITEMSIZES[choice.y_dtype]
         y = Buffer(int(np.prod(shape)) * itemsize)
         arrays = Arrays(
-            x=_sent_images(choice, choice.read, x, choice.x_shape),
+            x=sent_images(choice, choice.read, x, choice.x_shape),
             w=filters,
             y=y.operand(stored, choice.y_dtype, itemsize),
             scaled=scaled,
         )
-        if scaled:
-            arrays.bias = sent("bias", bias, (choice.y_channels, 2), "float32")
-        elif bias is not None:
-            vector = as_array("bias", bias)
-            arrays.bias = sent("bias", vector, (choice.y_channels,), problem.dtype)
+        if bias is not None:
+            arrays.bias = sent(host_array("bias", bias, *vector_form(choice, scaled)))
         if residual is not None:
-            arrays.residual = _sent_images(choice, "residual", residual, choice.y_shape)
+            arrays.residual = sent_images(choice, "residual", residual, choice.y_shape)
         if 0 not in shape:
             bind(choice, arrays)(arrays.addresses, STREAM)
         found = fetched(y, stored, x.dtype if itemsize == x.itemsize else np.dtype(choice.y_dtype))
-    result = np.ascontiguousarray(found.transpose(_inverse(choice.axes)))
+    result = np.ascontiguousarray(found.transpose(inverse(choice.axes)))
     if out is None:
         return result
     np.copyto(out, result, casting="equiv")
     return out  # type: ignore[no-any-return]
 
 
-def _sent_images(choice: AnyChoice, name: str, array: Any, shape: tuple[int, ...]) -> Operand:
+def sent_images(
+    choice: AnyChoice | WgradChoice, name: str, array: Any, shape: tuple[int, ...]
+) -> Operand:
     """A copy on the current device of an array like x or y, its axes in the view's order."""
-    here = as_array(name, array)
-    if here.shape != shape:
-        raise ShapeError(f"{name} has shape {here.shape}, but the plan is for {shape}")
-    ordered = here.transpose(choice.axes)
-    return sent(name, ordered, ordered.shape, choice.problem.dtype)
+    return sent(host_array(name, array, shape, choice.problem.dtype).transpose(choice.axes))
 
 
-def _inverse(axes: tuple[int, ...]) -> tuple[int, ...]:
+def inverse(axes: tuple[int, ...]) -> tuple[int, ...]:
     """The axes that undo a permutation."""
     return tuple(axes.index(axis) for axis in range(len(axes)))

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from implicit_conv.arrays.arrays import as_array, check_out, numpy_dtype
+from implicit_conv.arrays.arrays import check_out, numpy_dtype
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
 from implicit_conv.gpu.cuda import cubin as load
 from implicit_conv.gpu.cuda import driver
@@ -29,14 +29,12 @@ from implicit_conv.gpu.cuda.arrays import (
     result_maker,
     see,
 )
-from implicit_conv.gpu.cuda.encode import encode
 from implicit_conv.gpu.cuda.kernel import Kernel
 from implicit_conv.gpu.cuda.streams import among, stream_of
-from implicit_conv.gpu.cuda.transfer import STREAM, Buffer, fetched, sent
+from implicit_conv.gpu.cuda.transfer import STREAM, Buffer, fetched
 from implicit_conv.gpu.plan.candidate import UNBOUNDED
 from implicit_conv.gpu.plan.explain import explain_wgrad
 from implicit_conv.gpu.plan.image_copies import Copy, copies
-from implicit_conv.gpu.plan.maps import wgrad_maps
 from implicit_conv.gpu.plan.views import images
 from implicit_conv.gpu.plan.wgrad import (
     WgradCandidate,
@@ -46,12 +44,12 @@ from implicit_conv.gpu.plan.wgrad import (
     consider_all,
     wgrad_geometry,
 )
-from implicit_conv.gpu.run.call import in_shape
+from implicit_conv.gpu.run.call import check_overlap, check_places, in_shape
 from implicit_conv.gpu.run.engine import GpuPlan, dtype_name_of, located_arch
-from implicit_conv.gpu.run.launch import Addresses, DeviceArray, Launcher, unaligned
-from implicit_conv.gpu.run.run import check_arch
+from implicit_conv.gpu.run.launch import Addresses, DeviceArray, Launcher, content, unaligned
+from implicit_conv.gpu.run.run import check_arch, inverse, made_like, sent_images
 from implicit_conv.kernels.geometry import NO_GEOMETRY, Geometry
-from implicit_conv.kernels.gpu.call import NO_CALL, pack, reciprocal
+from implicit_conv.kernels.gpu.call import NO_CALL, reciprocal
 from implicit_conv.kernels.gpu.call import Call as KernelCall
 from implicit_conv.kernels.gpu.sizes import VECTOR_BYTES
 from implicit_conv.kernels.gpu.wgrad_variant import WgradVariant
@@ -145,18 +143,12 @@ class WgradCall:
         view = choice.view
         own = view.input_shape, view.output_shape, view.weight_shape
         viewed, given = list[Operand](), (("x", x), ("dy", dy), ("out", dw))
+        check_places(given, device)
         each = zip(given, shapes, dtypes, orders, own, strict=True)
         for (name, array), shape, dtype, axes, other in each:
-            if array.device not in (None, device):
-                raise PlanError(f"{name} is on cuda:{array.device}, but x is on cuda:{device}")
-            if any(number % array.itemsize for number in (array.address, *array.strides)):
-                raise ShapeError(f"{name} is not aligned to its elements of {array.itemsize} bytes")
             own_view = in_shape(array.expect(name, shape, dtype).view(axes), other)
             assert own_view is not None  # other axes have one element
             viewed.append(own_view)
-        steps = zip(dw.shape, dw.strides, strict=True)
-        if 0 not in dw.shape and any(n > 1 and not step for n, step in steps):
-            raise ShapeError("out has several elements at one address; pass another array")
         self.reach = [array.reach for array in (x, dy, dw)]
         choice = adapted(choice, viewed[0], viewed[1])
         self.workspace_bytes = choice.workspace_bytes
@@ -168,14 +160,12 @@ class WgradCall:
         # A tensor map describes a copy, which has no address yet.
         sums = x.address // VECTOR_BYTES * VECTOR_BYTES
         made = arguments(choice, places[0], places[1], places[2], sums)
+        cc = choice.arch.cc
         for (v, blocks, shared), (call, geometry) in zip(choice.launches, made, strict=True):
-            maps: tuple[bytes | None, bytes | None] = (None, None)
-            if isinstance(v, WgradVariant) and v.producer == "tma":
-                first, second = wgrad_maps(choice.best.view, v, call.x, call.y)
-                maps = encode(first, choice.arch.cc), encode(second, choice.arch.cc)
-            content = np.frombuffer(pack(*maps, call, geometry, UNBOUNDED), np.uint8)
-            kernel = Kernel(load.loaded(v, choice.arch.cc, device), blocks, v.threads, shared)
-            self.launchers.append(Launcher(kernel, content, MAPPED if maps[0] else ()))
+            mapped = isinstance(v, WgradVariant) and v.producer == "tma"
+            blob = content(choice.best.view, v, call, geometry, UNBOUNDED, cc)
+            kernel = Kernel(load.loaded(v, cc, device), blocks, v.threads, shared)
+            self.launchers.append(Launcher(kernel, blob, MAPPED if mapped else ()))
 
     def __call__(self, x: int, dy: int, dw: int, sums: int, stream: int) -> None:
         """Enqueue the kernels for arrays at these addresses on `stream` of the current device.
@@ -190,7 +180,7 @@ class WgradCall:
         *others, last = self.launchers
         addresses: Addresses = x, dw, None, sums, dy
         if addresses not in last.blobs:
-            self._check_overlap(x, dy, dw)
+            check_overlap(("x", "dy"), (x, dy, dw), self.reach)
         read = [x, dy]
         for launcher, (place, at) in zip(others, self.copies, strict=False):
             launcher((read[place], None, None, None, sums + at), stream)
@@ -198,12 +188,6 @@ class WgradCall:
         for launcher in others[len(self.copies) :]:
             launcher((read[0], dw, None, sums, read[1]), stream)
         last(addresses, stream)
-
-    def _check_overlap(self, x: int, dy: int, dw: int) -> None:
-        low, high = (dw + at for at in self.reach[2])
-        for name, address, (first, end) in zip(("x", "dy"), (x, dy), self.reach, strict=False):
-            if low < high and first < end and address + first < high and low < address + end:
-                raise ShapeError(f"out overlaps {name} in memory; pass another array")
 
 
 def adapted(choice: WgradChoice, x: Operand, dy: Operand) -> WgradChoice:
@@ -239,11 +223,6 @@ def _misfits(candidate: WgradCandidate, x: Operand, dy: Operand) -> dict[str, st
 @dataclass(frozen=True)
 class GpuWgradEngine(GpuPlan[WgradChoice]):
     """A weight gradient that can be run; `problem` is the convolution."""
-
-    @property
-    def workspace_bytes(self) -> int:
-        """Device memory for the sums of all splits."""
-        return self.choice.workspace_bytes
 
     @property
     def packed_bytes(self) -> int:
@@ -312,7 +291,7 @@ class GpuWgradEngine(GpuPlan[WgradChoice]):
         with driver.on(x.kind[3]) as device:
             if out is None:
                 shape, dtype = self.problem.weight_shape, self.choice.out_dtype
-                out = self._kept("dw", x, lambda: _maker(x.owner, shape, dtype))(x.owner)
+                out = made_like(x, self.calls, "dw", lambda: _maker(x.owner, shape, dtype))
             dw = see(out, "out")
             key = device, x.kind, grad.kind, dw.kind
             call = self.calls.get(key)
@@ -322,19 +301,10 @@ class GpuWgradEngine(GpuPlan[WgradChoice]):
                 keep_call(self.calls, key, call)
             size = call.workspace_bytes // 4
             stream = stream_of(x) or 0
-            sums = self._kept(f"{size} sums", x, lambda: _sums_maker(x.owner, size))(x.owner)
+            sums = made_like(x, self.calls, f"{size} sums", lambda: _sums_maker(x.owner, size))
             with among((x, grad, dw), stream):
                 call(x.address, grad.address, dw.address, _address(sums), stream)
         return out
-
-    def _kept(self, what: str, x: Seen, make: Callable[[], Any]) -> Any:
-        """A maker of arrays like x, kept by the kind of x."""
-        key = what, type(x.owner), x.kind
-        maker = self.calls.get(key)
-        if maker is None:
-            maker = make()
-            keep_call(self.calls, key, maker)
-        return maker
 
     def _on_copies(self, x: Any, dy: Any, out: Any) -> Any:
         """dw of numpy arrays, copied to the GPU in channels-last order and back."""
@@ -344,17 +314,9 @@ class GpuWgradEngine(GpuPlan[WgradChoice]):
             check_out(out, shape, choice.out_dtype)
         with driver.on(self.device) as number:
             check_arch(choice, number)
-            arrays = list[Operand]()
             given = (("x", x, problem.input_shape), ("dy", dy, problem.output_shape))
-            for name, array, expected in given:
-                here = as_array(name, array)
-                if here.shape != expected:
-                    raise ShapeError(
-                        f"{name} has shape {here.shape}, but the plan is for {expected}"
-                    )
-                ordered = here.transpose(choice.axes)
-                copy = sent(name, ordered, ordered.shape, problem.dtype)
-                arrays.append(_renamed(copy, choice.axes))
+            order = inverse(choice.axes)
+            arrays = [sent_images(choice, *each).view(order) for each in given]
             result = Buffer(math.prod(shape) * dtype.itemsize)
             dw = result.operand(shape, choice.out_dtype, dtype.itemsize)
             call = WgradCall(choice, arrays[0], arrays[1], dw)
@@ -366,11 +328,6 @@ class GpuWgradEngine(GpuPlan[WgradChoice]):
             return found
         np.copyto(out, found, casting="equiv")
         return out
-
-
-def _renamed(array: Operand, axes: tuple[int, ...]) -> Operand:
-    """The array whose view by `axes` this is."""
-    return array.view(tuple(axes.index(axis) for axis in range(len(axes))))
 
 
 def _maker(owner: Any, shape: tuple[int, ...], dtype: str) -> Callable[[Any], Any]:
