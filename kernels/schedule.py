@@ -525,14 +525,14 @@ def head_offset(g: Geometry, panel: int, block: int, lanes: int) -> int:
 
 
 # The GPU's order of gemm_m and gemm_k. `wide` is 1 where a load is an im2col::w walk, whose tiles
-# have a single output row p and count slots, else 0.
+# have a single output row p and count slots, else 0. p counts the rows of all planes of an image.
 
 
 def gemm_m_tiles(g: Geometry, wide: int) -> int:
     """Number of tiles along gemm_m: tiles of (n, p, q), or of (n, slot) for each p."""
     if wide:
         return g.P * ceil_div(g.N * g.slots, g.tile_m)
-    return ceil_div(g.N * g.P * g.Q, g.tile_m)
+    return ceil_div(g.N * g.Z * g.P * g.Q, g.tile_m)
 
 
 def gemm_m_pixel(g: Geometry, wide: int, tile: int, row: int) -> tuple[int, int, int]:
@@ -542,7 +542,8 @@ def gemm_m_pixel(g: Geometry, wide: int, tile: int, row: int) -> tuple[int, int,
         m = tile % per_row * g.tile_m + row
         return m // g.slots, tile // per_row, m % g.slots
     m = tile * g.tile_m + row
-    return m // (g.P * g.Q), m // g.Q % g.P, m % g.Q
+    rows = g.Z * g.P
+    return m // (rows * g.Q), m // g.Q % rows, m % g.Q
 
 
 def load_rows(g: Geometry, wide: int, p: int) -> tuple[int, int]:

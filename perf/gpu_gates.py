@@ -47,6 +47,17 @@ SLOW_CONVERSION = "F2F"  # a conversion that does not run on the units of ordina
 # Two tiles along gemm_m in all orders of it: 127 pixels are 128 slots of an im2col::w load.
 LAST = partial(Case, N=1, layout="NHWC", weight_layout="KRSC")  # channels last
 TRAFFIC_CASE = LAST(C=64, K=256, size=(2, 127), kernel=(1, 3), padding=((0, 0), (1, 1)))
+# The same pixels as two planes, which a filter of two planes reads.
+VOLUME_CASE = replace(
+    TRAFFIC_CASE,
+    size=(2, 1, 127),
+    kernel=(2, 1, 3),
+    stride=(1, 1, 1),
+    dilation=(1, 1, 1),
+    padding=((0, 1), (0, 0), (1, 1)),
+    layout="NDHWC",
+    weight_layout="KTRSC",
+)
 # Groups that fill a small part of a matrix instruction, and the family that computed them before
 # there were kernels on the CUDA cores.
 NARROW_CASES = {
@@ -82,6 +93,9 @@ def kernels() -> Iterator[tuple[str, Variant | WgradVariant, tuple[int, int, str
     for dtype in ("bfloat16", "float32"):
         for v in variants(problem(dtype), CLAMP, plain=False):
             by_name.setdefault(family_name(v), replace(v, biased=True, residual=True))
+        for v in variants(volume_problem(dtype), CLAMP, plain=False):
+            if v.volume:
+                by_name.setdefault(family_name(v), replace(v, biased=True, residual=True))
     direct = next(v for v in variants(narrow_problem("bfloat16"), CLAMP, plain=False) if v.strip)
     by_name["direct"] = replace(direct, biased=True, residual=True)
     stem = problem_of(replace(STEM, N=32), "bfloat16")  # enough tiles for all multiprocessors
@@ -113,6 +127,18 @@ def problem(dtype: str, filters: int = 256, groups: int = 1) -> Problem:
         groups=groups,
         layout="NHWC",
         weight_layout="KRSC",
+        dtypes=GPU_DTYPES,
+    )
+
+
+def volume_problem(dtype: str) -> Problem:
+    """A 3x3x3 convolution that every kernel of volumes can compute."""
+    return Problem.parse(
+        *((4, 8, 28, 28, 128), (256, 3, 3, 3, 128), dtype),
+        padding=1,
+        layout="NDHWC",
+        weight_layout="KTRSC",
+        rank=3,
         dtypes=GPU_DTYPES,
     )
 
@@ -172,7 +198,8 @@ def traffic(v: Variant, cc: tuple[int, int, str], case: Case | None = None) -> d
     Without one it is `TRAFFIC_CASE`, or a depthwise case or first layer if v is for these. Accesses
     are (warp instructions, sectors or passes, the least number of these).
     """
-    case = case or (DIRECT_CASE if v.strip else STEM if v.band else TRAFFIC_CASE)
+    usual = VOLUME_CASE if v.volume else TRAFFIC_CASE
+    case = case or (DIRECT_CASE if v.strip else STEM if v.band else usual)
     arch = next(arch for arch in KNOWN.values() if arch.cc == cc)
     choice = choose(
         problem_of(case, v.dtype),

@@ -25,6 +25,7 @@ from implicit_conv.gpu.plan.families import FAMILIES
 from implicit_conv.gpu.plan.layout import buffers, region_names
 from implicit_conv.gpu.plan.maps import activation_map, filter_map
 from implicit_conv.gpu.plan.planner import choose
+from implicit_conv.gpu.plan.views import stacked
 from implicit_conv.gpu.run.launch import NOWHERE, DeviceArray, arguments
 from implicit_conv.kernels import sources
 from implicit_conv.kernels.geometry import Geometry
@@ -363,7 +364,11 @@ def _launch(
 ) -> Launch:
     """The launch of a choice on packed arrays."""
     v, view = choice.variant, choice.view
-    shapes = {"x": view.input_shape, "w": view.weight_shape, "y": view.output_shape}
+    shapes = {
+        "x": stacked(view.input_shape, view.layout),
+        "w": stacked(view.weight_shape, view.weight_layout),
+        "y": stacked(view.output_shape, view.layout),
+    }
     strides = {what: contiguous_strides(shape, v.itemsize) for what, shape in shapes.items()}
     x, w, y = (DeviceArray(0, strides[what]) for what in ("x", "w", "y"))
     residual = DeviceArray(0, strides["y"]) if "residual" in sizes else NOWHERE

@@ -126,8 +126,8 @@ def conv2d(
         The most bytes of scratch memory and packed filter that a call takes besides its arrays.
     device : None, "cpu", "cuda" or "cuda:1"
         The device that convolves numpy arrays; None is the CPU, unless `config` or the environment
-        names a GPU. GPUs compute convolutions, their input gradients and transposed convolutions
-        with one or two spatial axes; all else raises a PlanError.
+        names a GPU. GPUs compute convolutions and, with one or two spatial axes, their gradients
+        and transposed convolutions; all else raises a PlanError.
 
     Returns
     -------
@@ -288,7 +288,7 @@ def _plan(task: Task) -> Engine:
 def _plan_on_gpu(
     rank: int, shapes: tuple[Shape, Shape], dtypes: tuple[Any, Any], options: Options
 ) -> Plan:
-    """Plan a convolution with one or two spatial axes on a GPU."""
+    """Plan a convolution on a GPU."""
     from implicit_conv.gpu.plan.candidate import Request as GpuRequest
     from implicit_conv.gpu.run.engine import plan as gpu_plan
 
@@ -305,7 +305,7 @@ def _plan_on_gpu(
 OWN = (*LAYOUTS, "padding_mode", "activation", "out_dtype")
 CONV1D = Operator("conv1d", 1, OWN, _plan, plan_on_gpu=partial(_plan_on_gpu, 1), mixes=True)
 CONV2D = Operator("conv2d", 2, OWN, _plan, plan_on_gpu=partial(_plan_on_gpu, 2), mixes=True)
-CONV3D = Operator("conv3d", 3, OWN, _plan, mixes=True)
+CONV3D = Operator("conv3d", 3, OWN, _plan, plan_on_gpu=partial(_plan_on_gpu, 3), mixes=True)
 
 
 def plan_cache_size() -> int:

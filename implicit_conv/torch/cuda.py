@@ -27,7 +27,7 @@ from implicit_conv.torch.measured import differs, ours_is_faster
 from implicit_conv.torch.steps import LOG, OPERATORS, REFUSAL, Window
 
 ROUNDS = 3  # pairs of calls that are timed, in turn
-RANKS = 1, 2  # numbers of spatial axes
+RANKS = 1, 2, 3  # numbers of spatial axes
 RULES = "CUDA events, results compared"  # what a race is: times of others are not read
 DTYPES = torch.float16, torch.bfloat16, torch.float32
 LOCK = threading.RLock()  # held while calls are measured
@@ -277,7 +277,7 @@ def _reason(given: Operands) -> str:
     tensors = [tensor for tensor in given[:4] if tensor is not None]
     rank = w.dim() - 2
     rules = {
-        "a GPU computes signals and images alone": rank in RANKS and x.dim() == rank + 2,
+        "tensors are not signals, images or volumes": rank in RANKS and x.dim() == rank + 2,
         f"tensors are not all of one of {', '.join(map(str, DTYPES))}": x.dtype in DTYPES
         and {t.dtype for t in tensors} == {x.dtype},
         "tensors are on several devices": {t.device for t in tensors} == {x.device},

@@ -31,6 +31,7 @@ from implicit_conv.torch.layers import (
 )
 from implicit_conv.torch.region import PLAIN, is_watched
 from implicit_conv.torch.regions import Region
+from implicit_conv.torch.tensors import CHANNELS_LAST
 from implicit_conv.torch.weight_states import WeightStates
 
 # What depends on the strides of a tensor besides views: names of functions and methods.
@@ -38,7 +39,6 @@ OF_STRIDES = {"as_strided", "stride", "is_contiguous", "data_ptr"}
 # What draws a random number for each element of a tensor, in the order of memory.
 OF_ORDER = {"rand_like", "randn_like", "randint_like", "bernoulli", "normal", "poisson"}
 HALF = torch.float16, torch.bfloat16  # which tensor cores multiply with channels last alone
-LAST = torch.channels_last
 DEFAULTS = 0.0, 1.0, 1.0, 0.0, 0.0  # mean, variance, weight, bias, the bias of the convolution
 
 
@@ -242,11 +242,12 @@ class LayerFunction:
         where it has others, a copy that is kept for this stream as long as nothing writes to the
         filter, which a graph of CUDA would not see.
         """
-        turns = self._last and w.dim() == 4 and not w.is_contiguous(memory_format=LAST)
+        last = CHANNELS_LAST[w.dim() - 4] if w.dim() > 3 else torch.preserve_format
+        turns = self._last and w.dim() > 3 and not w.is_contiguous(memory_format=last)
         if not turns and w.dtype is self._dtype:
             return w
 
-        form = LAST if turns else torch.preserve_format
+        form = last if turns else torch.preserve_format
 
         def pack() -> Packed:
             made = w.to(self._dtype, memory_format=form)

@@ -1,7 +1,8 @@
 """fprop on NVIDIA GPUs.
 
 GEMM mapping: A = activation, gemm_m = N*P*Q in the order (n, p, q), or (p, n, slot) for im2col::w;
-B = filter, gemm_n = K; C = output; gemm_k = R*S*C.
+B = filter, gemm_n = K; C = output; gemm_k = R*S*C. The planes of a volume are stacked: its output
+has Z*P rows and its filter T*R, and producers alone know of planes.
 
 Stages of A hold one activation load, stages of B the filter of one tap. With im2col loads each has
 one tap, so A and B move in step: one ring, whose stages have a part of A and a part of B. A load of
@@ -119,6 +120,7 @@ def make_consumer(v: Variant) -> Any:
 def make_sum_taps(v: Variant) -> Any:
     """(sum_tile, start) for A and B in one ring; its state is (stage, parity)."""
     multiply, zeros = make_multiply(v), (np.float32(0),) * v.accumulators
+    rows, _ = raster.make_filter_rows(v)
 
     @device
     def sum_tile(params: Params, tables: int, rings: Rings, place: Ints, state: Ints) -> Any:
@@ -126,7 +128,7 @@ def make_sum_taps(v: Variant) -> Any:
         g, (_, row, column, lane) = params.geometry, place
         stage, parity = state
         acc = zeros
-        for _ in range(g.R * g.S * params.call.k_blocks):
+        for _ in range(rows(g) * g.S * params.call.k_blocks):
             ring.wait_full(a_ring, stage, parity)
             a, b = ring.address(a_ring, stage), ring.address(b_ring, stage)
             acc = multiply(acc, a, b, row, column, lane)

@@ -16,7 +16,7 @@ import functools
 from typing import Any
 
 from implicit_conv.kernels import walk as plain_walk
-from implicit_conv.kernels.geometry import CIRCULAR, REPLICATE, SYMMETRIC, ZEROS
+from implicit_conv.kernels.geometry import CIRCULAR, REPLICATE, SYMMETRIC, ZEROS, Geometry
 from implicit_conv.kernels.gpu import gmem, mbarrier, raster, ring, smem, tap_tables, tma, warp
 from implicit_conv.kernels.gpu.call import Ints, Params
 from implicit_conv.kernels.gpu.ptx import device, device_module
@@ -44,6 +44,7 @@ def make_tensor_producer(v: Variant) -> Any:
     """One lane issues tensor copies."""
     tile_c = v.tile_c
     pixel, load_rows = raster.make_pixel(v), raster.make_load_rows(v)
+    plane, (_, filter_plane) = raster.make_plane(v), raster.make_filter_rows(v)
     fill, start = make_fill_loads(v) if v.wide else make_fill_taps(v)
     loads = device(lambda g: 1) if v.wide else device(lambda g: g.S)
 
@@ -59,10 +60,12 @@ def make_tensor_producer(v: Variant) -> Any:
             _, tile_m, panel = raster.tile_at(call, tile)
             n, p, q, _ = pixel(params, tile_m, 0)
             first, end = load_rows(params, p)
-            for r in range(first, end):
+            d, p = plane(g, p)
+            for row in range(first, end):
+                t, r = filter_plane(g, row)
                 for s in range(loads(g)):
                     for c in range(0, g.C, tile_c):
-                        place = n, p, q, r, s, c
+                        place = n, d, p, q, row, t, r, s, c
                         state = fill(params, table, rings, place, panel, state)
             tile += warp.blocks()
 
@@ -70,14 +73,14 @@ def make_tensor_producer(v: Variant) -> Any:
 
 
 def make_load_filter(v: Variant) -> Any:
-    """load_filter(params, stage, barrier, panel, r, s, c): the tensor copy of one tap."""
+    """load_filter(params, stage, barrier, panel, row, s, c): the tensor copy of one tap."""
     tile_n = v.tile_n
 
     @device
     def load_filter(
-        params: Params, stage: int, barrier: int, panel: int, r: int, s: int, c: int
+        params: Params, stage: int, barrier: int, panel: int, row: int, s: int, c: int
     ) -> None:
-        tap = r * params.geometry.S + s
+        tap = row * params.geometry.S + s
         tma.load_tile_3d(stage, params.filter_map, c, tap, panel * tile_n, barrier)
 
     return load_filter
@@ -89,13 +92,13 @@ def make_fill_taps(v: Variant) -> Any:
 
     @device
     def fill(params: Params, table: int, rings: Rings, place: Ints, panel: int, state: Ints) -> Any:
-        call, (a_ring, b_ring), (_, _, _, r, s, c) = params.call, rings, place
+        call, (a_ring, b_ring), (_, _, _, _, row, _, _, s, c) = params.call, rings, place
         stage, parity = state
         full = ring.full(a_ring, stage)
         ring.wait_empty(a_ring, stage, parity)
         mbarrier.arrive_expect_tx(full, call.a_load + call.b_load)
         load_activation(params, table, ring.address(a_ring, stage), full, place)
-        load_filter(params, ring.address(b_ring, stage), full, panel, r, s, c)
+        load_filter(params, ring.address(b_ring, stage), full, panel, row, s, c)
         return ring.advance(a_ring, stage, parity)
 
     return fill, (0, 0)
@@ -107,7 +110,7 @@ def make_fill_loads(v: Variant) -> Any:
 
     @device
     def fill(params: Params, table: int, rings: Rings, place: Ints, panel: int, state: Ints) -> Any:
-        call, (a_ring, b_ring), (_, _, _, r, _, c) = params.call, rings, place
+        call, (a_ring, b_ring), (_, _, _, _, row, _, _, _, c) = params.call, rings, place
         a, a_parity, b, b_parity = state
         full = ring.full(a_ring, a)
         ring.wait_empty(a_ring, a, a_parity)
@@ -118,7 +121,7 @@ def make_fill_loads(v: Variant) -> Any:
             full = ring.full(b_ring, b)
             ring.wait_empty(b_ring, b, b_parity)
             mbarrier.arrive_expect_tx(full, call.b_load)
-            load_filter(params, ring.address(b_ring, b), full, panel, r, tap, c)
+            load_filter(params, ring.address(b_ring, b), full, panel, row, tap, c)
             b, b_parity = ring.advance(b_ring, b, b_parity)
         return a, a_parity, b, b_parity
 
@@ -132,14 +135,21 @@ def make_load_activation(v: Variant) -> Any:
 
     @device
     def load_tap(params: Params, table: int, stage: int, barrier: int, place: Ints) -> None:
-        g, (n, p, q, r, s, c) = params.geometry, place
+        g, (n, _, p, q, _, _, r, s, c) = params.geometry, place
         w, h = q * g.stride_w - g.pad_w, p * g.stride_h - g.pad_h
         offset_w, offset_h = s * g.dilation_w, r * g.dilation_h
         load_pixels(stage, params.activation_map, c, w, h, n, barrier, offset_w, offset_h)
 
     @device
+    def load_volume_tap(params: Params, table: int, stage: int, barrier: int, place: Ints) -> None:
+        g, map, (n, d, p, q, _, t, r, s, c) = params.geometry, params.activation_map, place
+        w, h = q * g.stride_w - g.pad_w, p * g.stride_h - g.pad_h
+        offsets = s * g.dilation_w, r * g.dilation_h, t * g.dilation_d
+        tma.load_im2col_5d(stage, map, c, w, h, d, n, barrier, *offsets)
+
+    @device
     def load_row(params: Params, table: int, stage: int, barrier: int, place: Ints) -> None:
-        g, map, (n, p, q, r, _, c) = params.geometry, params.activation_map, place
+        g, map, (n, _, p, q, _, _, r, _, c) = params.geometry, params.activation_map, place
         w, h = q * g.stride_w - g.pad_w, p * g.stride_h - g.pad_h + r * g.dilation_h
         for b in range(g.phases_w):
             halo, offset, at = tap_tables.buffer_load(g, table, b)
@@ -151,14 +161,14 @@ def make_load_activation(v: Variant) -> Any:
 
         So a walk along W continues in the next image.
         """
-        g, map, (n, p, q, r, _, c) = params.geometry, params.activation_map, place
+        g, map, (n, _, p, q, _, _, r, _, c) = params.geometry, params.activation_map, place
         w, h = q * g.stride_w - g.pad_w, p * g.stride_h - g.pad_h + r * g.dilation_h
         for b in range(g.phases_w):
             _, offset, at = tap_tables.buffer_load(g, table, b)
             load_pixels(stage + at, map, c, w, n, h, barrier, offset, 0)
 
     if not v.wide:
-        return load_tap
+        return load_volume_tap if v.volume else load_tap
     return load_permuted if v.permuted else load_row
 
 
@@ -179,6 +189,8 @@ def make_thread_producer(v: Variant) -> Any:
     copy_chunk, finish = make_copy_chunk(v)
     copy_part = make_copy_part(v)
     pixel, place_in = raster.make_pixel(v), make_place_in(v.padding_mode)
+    plane, (rows, filter_plane) = raster.make_plane(v), raster.make_filter_rows(v)
+    row_of = make_row(v)
 
     @device
     def write_row_table(params: Params, table: int, tile_m_index: int, thread: int) -> None:
@@ -186,21 +198,23 @@ def make_thread_producer(v: Variant) -> Any:
         for first in range(0, tile_m, threads):
             row = first + thread
             n, p, q, kept = pixel(params, tile_m_index, row)
+            d, p = plane(g, p)
             outside = NOWHERE * (1 - kept)
             h, w = p * g.stride_h - g.pad_h + outside, q * g.stride_w - g.pad_w
-            smem.store_quad(table + row * ROW_ENTRY_BYTES, (n, h, w, 0))
+            smem.store_quad(table + row * ROW_ENTRY_BYTES, (n, h, w, d))
 
     @device
     def load_activation(params: Params, table: int, stage: int, place: Ints, thread: int) -> None:
-        g, call, (group, r, s, c) = params.geometry, params.call, place
+        g, call, (group, _, t, r, s, c) = params.geometry, params.call, place
         chunk = thread % chunks
         channel = c + chunk * per_chunk
         source = call.x + (group * g.C + channel) * call.x_c
         for first in range(0, tile_m, rows_at_once):
             row = first + thread // chunks
-            n, h, w, _ = smem.load16(table + row * ROW_ENTRY_BYTES)
-            h, w = place_in(h + r * g.dilation_h, g.H), place_in(w + s * g.dilation_w, g.W)
-            inside = (h >= 0) & (h < g.H) & (w >= 0) & (w < g.W)
+            n, h, w, d = smem.load16(table + row * ROW_ENTRY_BYTES)
+            h, present = row_of(g, d, h, t, r)
+            w = place_in(w + s * g.dilation_w, g.W)
+            inside = present & (w >= 0) & (w < g.W)
             at = source + n * call.x_n + h * call.x_h + w * call.x_w
             to = walk.swizzle(stage + row * row_bytes + chunk * 16, mask)
             copy_chunk(to, at, call.x, call.x_c, (g.C - channel) * inside)
@@ -208,14 +222,14 @@ def make_thread_producer(v: Variant) -> Any:
     @device
     def load_folded(params: Params, table: int, stage: int, place: Ints, thread: int) -> None:
         """Columns are elements, and those outside the image begin or end inside a chunk."""
-        g, call, (_, r, _, c) = params.geometry, params.call, place
+        g, call, (_, _, t, r, _, c) = params.geometry, params.call, place
         chunk = thread % chunks
         channel = c + chunk * per_chunk
         for first in range(0, tile_m, rows_at_once):
             row = first + thread // chunks
-            n, h, w, _ = smem.load16(table + row * ROW_ENTRY_BYTES)
-            h, column = h + r * g.dilation_h, w + channel
-            inside = (h >= 0) & (h < g.H)
+            n, h, w, d = smem.load16(table + row * ROW_ENTRY_BYTES)
+            h, inside = row_of(g, d, h, t, r)
+            column = w + channel
             at = call.x + n * call.x_n + h * call.x_h + column * call.x_c
             to = walk.swizzle(stage + row * row_bytes + chunk * 16, mask)
             end = min(g.C - channel, g.W - column) * inside
@@ -226,10 +240,10 @@ def make_thread_producer(v: Variant) -> Any:
 
     @device
     def load_filter(params: Params, stage: int, panel: int, place: Ints, thread: int) -> None:
-        g, call, (group, r, s, c) = params.geometry, params.call, place
+        g, call, (group, filter_row, _, _, s, c) = params.geometry, params.call, place
         chunk = thread % chunks
         channel = c + chunk * per_chunk
-        source = call.w + r * call.w_r + s * call.w_s + channel * call.w_c
+        source = call.w + filter_row * call.w_r + s * call.w_s + channel * call.w_c
         for first in range(0, tile_n, rows_at_once):
             row = first + thread // chunks
             k = panel * tile_n + row
@@ -250,10 +264,11 @@ def make_thread_producer(v: Variant) -> Any:
             warp.sync_named(TABLE_BARRIER, threads)
             write_row_table(params, table, tile_m_index, thread)
             warp.sync_named(TABLE_BARRIER, threads)
-            for r in range(g.R):
+            for row in range(rows(g)):
+                t, r = filter_plane(g, row)
                 for s in range(g.S):
                     for block in range(call.k_blocks):  # one of zeros if C is 0
-                        place = group, r, s, block * tile_c
+                        place = group, row, t, r, s, block * tile_c
                         ring.wait_empty(a_ring, stage, parity)
                         a, b = ring.address(a_ring, stage), ring.address(b_ring, stage)
                         load_activation(params, table, a, place, thread)
@@ -263,6 +278,26 @@ def make_thread_producer(v: Variant) -> Any:
             tile += warp.blocks()
 
     return produce
+
+
+def make_row(v: Variant) -> Any:
+    """row(g, d, h, t, r): (the row of x that a filter row reads, whether it is inside).
+
+    The window begins at row h of plane d. Rows are counted through all planes of an image.
+    """
+    place_in = make_place_in(v.padding_mode)
+
+    @device
+    def row(g: Geometry, d: int, h: int, t: int, r: int) -> tuple[int, bool]:
+        h = place_in(h + r * g.dilation_h, g.H)
+        return h, (h >= 0) & (h < g.H)
+
+    @device
+    def volume_row(g: Geometry, d: int, h: int, t: int, r: int) -> tuple[int, bool]:
+        d, (h, inside) = place_in(d + t * g.dilation_d, g.D), row(g, d, h, t, r)
+        return d * g.H + h, inside & (d >= 0) & (d < g.D)
+
+    return volume_row if v.volume else row
 
 
 def make_place_in(padding_mode: int) -> Any:

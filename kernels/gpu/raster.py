@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.gpu.call import Call, Ints, Params
-from implicit_conv.kernels.gpu.integer import divide
+from implicit_conv.kernels.gpu.integer import divide, quotient
 from implicit_conv.kernels.gpu.ptx import device
 from implicit_conv.kernels.gpu.variant import Variant
 
@@ -30,16 +31,18 @@ def tile_at(call: Call, index: int) -> tuple[int, int, int]:
 def make_pixel(v: Variant) -> Any:
     """pixel(params, tile, row): (n, p, q, kept) of a row of a gemm_m tile.
 
-    With im2col::w, q is the slot. Rows past the last pixel and slots past Q are not kept.
+    With im2col::w, q is the slot. Rows past the last pixel and slots past Q are not kept. Of a
+    volume, p counts the rows of all planes.
     """
     tile_rows = v.tile_m
+    rows = device(lambda g: g.Z * g.P) if v.volume else device(lambda g: g.P)
 
     @device
     def pixel(params: Params, tile: int, row: int) -> tuple[int, int, int, bool]:
         g, call = params.geometry, params.call
         m = tile * tile_rows + row
         n = divide(m, call.by_image)
-        m -= n * (g.P * g.Q)
+        m -= n * (rows(g) * g.Q)
         p = divide(m, call.by_row)
         return n, p, m - p * g.Q, n < g.N
 
@@ -55,12 +58,37 @@ def make_pixel(v: Variant) -> Any:
     return slot if v.wide else pixel
 
 
+def make_plane(v: Variant) -> Any:
+    """plane(g, p): (the first plane of x that an output row reads, the row in its own plane)."""
+
+    @device
+    def plane(g: Geometry, p: int) -> tuple[int, int]:
+        z = quotient(p, g.P)
+        return z * g.stride_d - g.pad_d, p - z * g.P
+
+    return plane if v.volume else device(lambda g, p: (0, p))
+
+
+def make_filter_rows(v: Variant) -> Any:
+    """(rows(g), plane(g, r)): how many rows a filter has, and of a row its (plane, row in it)."""
+
+    @device
+    def plane(g: Geometry, r: int) -> tuple[int, int]:
+        t = quotient(r, g.R)
+        return t, r - t * g.R
+
+    if v.volume:
+        return device(lambda g: g.T * g.R), plane
+    return device(lambda g: g.R), device(lambda g, r: (0, r))
+
+
 def make_load_rows(v: Variant) -> Any:
     """load_rows(params, p): (first, end) of the filter rows that a tile loads."""
+    rows, _ = make_filter_rows(v)
 
     @device
     def all_rows(params: Params, p: int) -> tuple[int, int]:
-        return 0, params.geometry.R
+        return 0, rows(params.geometry)
 
     @device
     def rows_inside(params: Params, p: int) -> tuple[int, int]:

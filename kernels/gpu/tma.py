@@ -1,4 +1,4 @@
-"""Hooks: tensor copies. Coordinates are in the order of PTX, fastest first: c, w, h, n.
+"""Hooks: tensor copies. Coordinates are in the order of PTX, fastest first: c, w, h, [d,] n.
 
 A load writes to shared memory `smem` and reports its bytes to `barrier`; `map` is the address of a
 tensor map. One lane issues it (`warp.elect`). Sections: PTX ISA 9.7.9.25.5 (copies), 5.5 (tensors
@@ -34,3 +34,27 @@ def load_im2col(mode: str) -> tuple[str, Asm]:
     text = LOAD % (4, f".{mode}") + "[$0], [$1, {$2, $3, $4, $5}], [$6], {$7, $8};"
     target = {"im2col": "sm_90", "im2col::w": "sm_100", "im2col::w::128": "sm_100a"}[mode]
     return "smem map c w h n barrier first second", Asm(text, "rliiiirhh", target=target)
+
+
+@instruction(
+    LOAD % (5, ".im2col") + "[$0], [$1, {$2, $3, $4, $5, $6}], [$7], {$8, $9, $10};",
+    "rliiiiirhhh",
+    target="sm_90",
+)
+def load_im2col_5d(
+    smem: int,
+    map: int,
+    c: int,
+    w: int,
+    h: int,
+    d: int,
+    n: int,
+    barrier: int,
+    offset_w: int,
+    offset_h: int,
+    offset_d: int,
+) -> None:
+    """``cp.async.bulk.tensor.5d.im2col``: pixels_per_column pixels of one tap of a volume.
+
+    PTX 8.6 for .shared::cta, sm_90.
+    """

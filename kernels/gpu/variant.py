@@ -141,6 +141,7 @@ class Variant(Tile):
     packed: bool = False  # y and residual are channels-last, with rows aligned to 16 bytes
     strip: Strip | None = None  # what a thread of "direct" computes
     band: Rows | None = None  # what "rows" has compiled in
+    volume: bool = False  # x has planes, and so have its filters
     resident: int = 1  # blocks of a multiprocessor: one stores while another multiplies
     copy_bytes: int = VECTOR_BYTES  # of a cp.async
     padding_mode: int = ZEROS  # as of geometry.py; others are loaded by computed addresses
@@ -259,6 +260,7 @@ class Variant(Tile):
         loads = {"im2col": "im2col", "w": "im2col-w (permuted)" if self.permuted else "im2col::w"}
         source = " by descriptor" if self.descriptors else ""
         loader = f"folded {self.loader}" if self.folded else self.loader
+        loader = f"volume {loader}" if self.volume else loader
         tile = f"{self.tile_m}x{self.tile_n}x{self.tile_c}"
         y = "" if self.rounded else ", float32 y"
         return f"{loader} {loads[self.mode]} + {self.consumer}{source} {self.dtype} {tile}{y}"
@@ -355,6 +357,7 @@ def _gemm_rules(v: Variant) -> Iterator[tuple[str, bool]]:
         v.padding_mode == ZEROS or (v.producer != "tma" and not v.folded),
     )
     yield "only the w walk has permuted axes", v.mode == "w" or not v.permuted
+    yield "the w walk reads a single plane", v.mode != "w" or not v.volume
     yield "slots of the w walk are no pixels of one stride", v.mode != "w" or not v.linear
     yield "a pixel's row is 64 or 128 bytes, a swizzle span", v.row_bytes in (64, 128)
     yield "a warp has whole tiles of 16 rows", v.tile_m % (16 * v.warps_m) == 0

@@ -85,7 +85,7 @@ def elements(problem: Problem, y: Array, tile: tuple[int, int, int]) -> list[str
     values, got = problem.values(), problem.found(y)
     expected = problem.result(values)
     wrong, missing = got != expected, np.isnan(got)
-    rows = wrong.transpose(0, 2, 3, 1).reshape(-1, wrong.shape[1])  # gemm_m, gemm_n
+    rows = np.moveaxis(wrong, 1, -1).reshape(-1, wrong.shape[1])  # gemm_m, gemm_n
     m, n = np.nonzero(rows)
     lines = [
         f"{wrong.sum()} of {wrong.size} elements are wrong, {int(missing.sum())} of them NaN, as y "
@@ -114,9 +114,9 @@ def _slips(
     problem: Problem, values: dict[str, Array], got: Array, wrong: Array, tile_c: int
 ) -> Iterator[str]:
     """Slips of a kernel whose result is `got` where it is wrong."""
-    expected, matrix = problem.result(values), (0, 2, 3, 1)
+    expected = problem.result(values)
     found, wanted, at = (
-        array.transpose(matrix).reshape(-1, got.shape[1]) for array in (got, expected, wrong)
+        np.moveaxis(array, 1, -1).reshape(-1, got.shape[1]) for array in (got, expected, wrong)
     )
     for axis, name in enumerate(("gemm_m", "gemm_n")):
         for step in (-16, -8, -1, 1, 8, 16):
@@ -141,8 +141,8 @@ def _moved(array: Array, axis: int, step: int) -> Array:
 
 def _exchanged(problem: Problem, values: dict[str, Array]) -> tuple[str, Problem, dict[str, Array]]:
     """The problem in which tap (r, s) has the offsets (s, r), in its own dilations."""
-    case, w = problem.case, values["w"].transpose(0, 1, 3, 2)
-    taps, dilation = case.kernel[::-1], case.dilation[::-1]
+    case, w = problem.case, values["w"].swapaxes(-1, -2)
+    taps, dilation = ((*of[:-2], of[-1], of[-2]) for of in (case.kernel, case.dilation))
     axes = zip(case.size, case.output, taps, case.stride, dilation, case.padding, strict=True)
     padding = tuple(
         (low, (outputs - 1) * stride + (count - 1) * step + 1 - size - low)
@@ -155,12 +155,10 @@ def _exchanged(problem: Problem, values: dict[str, Array]) -> tuple[str, Problem
 
 def _changes(values: dict[str, Array], tile_c: int) -> Iterator[tuple[str, dict[str, Array]]]:
     x, w = values["x"], values["w"]
-    R, S = w.shape[2:]
-    for r in range(R):
-        for s in range(S):
-            without = w.copy()
-            without[:, :, r, s] = 0
-            yield f"tap ({r}, {s}) is missing", {**values, "w": without}
+    for tap in np.ndindex(w.shape[2:]):
+        without = w.copy()
+        without[(..., *tap)] = 0
+        yield f"tap {tap} is missing", {**values, "w": without}
     for first in range(0, w.shape[1], tile_c):
         without = w.copy()
         without[:, first : first + tile_c] = 0
@@ -168,12 +166,12 @@ def _changes(values: dict[str, Array], tile_c: int) -> Iterator[tuple[str, dict[
         twice = w.copy()
         twice[:, first : first + tile_c] *= 2
         yield f"channels {first} to {first + tile_c} count twice", {**values, "w": twice}
-    yield "taps are in reverse order", {**values, "w": w[:, :, ::-1, ::-1]}
-    if R == S:
-        yield "taps are transposed", {**values, "w": w.transpose(0, 1, 3, 2)}
-    for axis, step in ((2, 1), (2, -1), (3, 1), (3, -1)):
-        name = f"{'HW'[axis - 2]} is off by {step}"
-        yield name, {**values, "x": _moved(x, axis, step)}
+    yield "taps are in reverse order", {**values, "w": np.flip(w, tuple(range(2, w.ndim)))}
+    if w.shape[-1] == w.shape[-2]:
+        yield "taps are transposed", {**values, "w": w.swapaxes(-1, -2)}
+    for letter, axis in zip("WHD", range(-1, 1 - x.ndim, -1), strict=False):
+        for step in (1, -1):
+            yield f"{letter} is off by {step}", {**values, "x": _moved(x, axis, step)}
     for name in ("bias", "residual"):
         if name in values:
             nothing = np.zeros_like(values[name])

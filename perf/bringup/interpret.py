@@ -18,6 +18,7 @@ from implicit_conv.gpu.cuda.cubin import AnyVariant, kernel_of
 from implicit_conv.gpu.plan.candidate import UNBOUNDED, Choice
 from implicit_conv.gpu.plan.layout import buffers, region_names
 from implicit_conv.gpu.plan.maps import maps_of
+from implicit_conv.gpu.plan.views import stacked
 from implicit_conv.gpu.plan.wgrad import WgradChoice
 from implicit_conv.gpu.run import wgrad
 from implicit_conv.gpu.run.launch import NOWHERE, DeviceArray, arguments
@@ -151,11 +152,15 @@ def interpret(
     memory, v, view = ptx.Memory(), choice.variant, choice.view
     if (v.biased, v.residual) != (bias is not None, residual is not None):
         raise ValueError(f"biased {v.biased}, residual {v.residual}: other arrays are given")
+    x = x.reshape(stacked(x.shape, view.layout))
+    w = w.reshape(stacked(w.shape, view.weight_layout))
+    y_shape = stacked(view.output_shape, view.layout)
+    residual = None if residual is None else residual.reshape(y_shape)
     offset = v.alignment % VECTOR_BYTES
     x_at = _put(memory, x, offset, gap, 0 if v.producer == "tma" else apart)
     w_at, z = _put(memory, w, offset, gap), _put(memory, residual, apart=apart)
     size = ITEMSIZES[v.y_dtype]
-    unset = residual if in_place else np.full(view.output_shape, -1, f"i{size}")
+    unset = residual if in_place else np.full(y_shape, -1, f"i{size}")
     out = _put(memory, unset, apart=apart)
     z = out if in_place else z
     bias_at = 0 if bias is None else memory.put(bias.copy())

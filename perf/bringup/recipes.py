@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from implicit_conv.testing import Case, to_nchw
+from implicit_conv.testing import Case, from_nchw, to_nchw
 from implicit_conv.testing.gpu.problems import loaded, stored
 from perf.bringup.kit import Kit, Launch
 from perf.shapes import case_of
@@ -55,7 +55,7 @@ class Problem(NamedTuple):
     def result(self, values: dict[str, Array]) -> Array:
         """y as float32, in N, K, P, Q order, rounded to the dtype."""
         sums = self.case.reference(values["x"], values["w"])
-        sums = sums + values["bias"].astype(np.float64)[:, None, None]
+        sums = sums + values["bias"].astype(np.float64).reshape(-1, *(1,) * self.case.rank)
         if self.residual:
             sums = sums + values["residual"]
         return loaded(stored(sums.astype(np.float32), self.dtype), self.dtype)
@@ -64,7 +64,7 @@ class Problem(NamedTuple):
         """Bytes of y as float32, in N, K, P, Q order."""
         case, kind = self.case, np.float32 if self.dtype == "float32" else np.uint16
         shape = (case.N, case.K * case.groups, *case.output)
-        if case.layout == "NHWC":
+        if case.layout.endswith("C"):
             shape = (shape[0], *shape[2:], shape[1])
         return to_nchw(loaded(y.view(kind).reshape(shape), self.dtype), case.layout)
 
@@ -73,10 +73,10 @@ class Problem(NamedTuple):
         values = self.values()
         x, w = self.case.arrange(values["x"], values["w"])
         arrays = {"x": x, "w": w, "bias": values["bias"]}
-        order = (0, 2, 3, 1) if self.case.layout == "NHWC" else (0, 1, 2, 3)
+        layout = self.case.layout
         if self.residual:
-            arrays["residual"] = np.ascontiguousarray(values["residual"].transpose(order))
-        y = np.ascontiguousarray(self.result(values).transpose(order))
+            arrays["residual"] = np.ascontiguousarray(from_nchw(values["residual"], layout))
+        y = np.ascontiguousarray(from_nchw(self.result(values), layout))
         given = {name: stored(array, self.dtype) for name, array in arrays.items()}
         return Data(given, stored(y, self.dtype).reshape(-1).view(np.uint8))
 

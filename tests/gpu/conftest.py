@@ -216,19 +216,32 @@ class Recorder:
         if v and v.packed:
             size = VECTOR_BYTES * v.itemsize // out.itemsize
             assert call.y % VECTOR_BYTES == call.residual % size == 0
+        if v and v.folded:  # each element is a column
+            g, call = g._replace(C=1, S=g.C), call._replace(w_s=call.w_c)
         channels, filters = g.groups * g.C, g.groups * g.K
         x = self.array(
-            call.x, (g.N, channels, g.H, g.W), (call.x_n, call.x_c, call.x_h, call.x_w), dtype
+            call.x,
+            (g.N, channels, g.D, g.H, g.W),
+            (call.x_n, call.x_c, g.H * call.x_h, call.x_h, call.x_w),
+            dtype,
         )
         w = self.array(
-            call.w, (filters, g.C, g.R, g.S), (call.w_k, call.w_c, call.w_r, call.w_s), dtype
+            call.w,
+            (filters, g.C, g.T, g.R, g.S),
+            (call.w_k, call.w_c, g.R * call.w_r, call.w_r, call.w_s),
+            dtype,
         )
         y = self.array(
-            call.y, (g.N, filters, g.P, g.Q), (call.y_n, call.y_k, call.y_p, call.y_q), out
+            call.y,
+            (g.N, filters, g.Z, g.P, g.Q),
+            (call.y_n, call.y_k, g.P * call.y_p, call.y_p, call.y_q),
+            out,
         )
         if x is None or w is None or y is None:
             return
+        assert bool(v and v.volume) or g.D == g.T == g.Z == 1
         high = (
+            (g.Z - 1) * g.stride_d + (g.T - 1) * g.dilation_d + 1 - g.D - g.pad_d,
             (g.P - 1) * g.stride_h + (g.R - 1) * g.dilation_h + 1 - g.H - g.pad_h,
             (g.Q - 1) * g.stride_w + (g.S - 1) * g.dilation_w + 1 - g.W - g.pad_w,
         )
@@ -236,22 +249,25 @@ class Recorder:
             high = tuple(max(0, each) for each in high)
         added = 0
         if residual:
-            strides = call.residual_n, call.residual_k, call.residual_p, call.residual_q
+            p = call.residual_p
+            strides = call.residual_n, call.residual_k, g.P * p, p, call.residual_q
             added = self.array(call.residual, y.shape, strides, dtype).copy()
         sums = reference.conv(
             x.astype(np.float64),
             w.astype(np.float64),
-            stride=(g.stride_h, g.stride_w),
-            dilation=(g.dilation_h, g.dilation_w),
-            pads=((g.pad_h, high[0]), (g.pad_w, high[1])),
+            stride=(g.stride_d, g.stride_h, g.stride_w),
+            dilation=(g.dilation_d, g.dilation_h, g.dilation_w),
+            pads=((g.pad_d, high[0]), (g.pad_h, high[1]), (g.pad_w, high[2])),
             groups=g.groups,
             padding_mode=PADDING_MODES[g.padding_mode],
         )
         if v and v.scaled:
-            pairs = self.array(call.bias, (2, filters, 1, 1), (4, 8, 0, 0), np.dtype("float32"))
+            pairs = self.array(
+                call.bias, (2, filters, 1, 1, 1), (4, 8, 0, 0, 0), np.dtype("float32")
+            )
             sums = sums * pairs[0] + pairs[1]
         elif biased:
-            sums += self.array(call.bias, (filters, 1, 1), (x.itemsize, 0, 0), dtype)
+            sums += self.array(call.bias, (filters, 1, 1, 1), (x.itemsize, 0, 0, 0), dtype)
         sums = sums + added
         if v and not v.plain:
             assert v.activation == CLAMP

@@ -5,6 +5,7 @@ No GPU is needed, but the compilers are; without them the tests are skipped.
 
 import importlib
 import importlib.util
+import itertools
 import json
 import re
 from dataclasses import replace
@@ -88,7 +89,8 @@ def kernels():
                 made.append(pytest.param(number, v, id=f"sm_{number} {v.name}", marks=marks))
             met |= set(largest)
         seen |= met
-    return [*made, *other_epilogues(), *other_families(), *other_strips(), *first_layers()]
+    others = other_epilogues(), other_families(), other_strips(), first_layers(), volumes()
+    return [*made, *itertools.chain(*others)]
 
 
 def other_epilogues():
@@ -207,6 +209,25 @@ def first_layers():
                     )
 
 
+def volumes():
+    """Kernels of volumes: by default the first of each family on each target."""
+    for number in families.GENERATIONS:
+        seen = set()
+        for dtype in ("bfloat16", "float32"):
+            problem = gpu_gates.volume_problem(dtype)
+            for v in variants(problem, CLAMP, plain=False):
+                if refusal(problem, KNOWN[number], v):
+                    continue
+                again = family_name(v) in seen
+                seen.add(family_name(v))
+                yield pytest.param(
+                    number,
+                    replace(v, biased=True, residual=True),
+                    id=f"sm_{number} {v.name}",
+                    marks=pytest.mark.exhaustive if again else (),
+                )
+
+
 def grouped(cases):
     """A target's cases share device functions, which one process need not compile twice."""
     return [
@@ -252,7 +273,8 @@ def expected_sass(v):
         yield "LDG.E.128.CONSTANT"
         yield "STG.E.128"
     if v.producer == "tma":
-        yield "UTMALDG.4D.W" if v.wide and not v.permuted else "UTMALDG.4D.IM2COL"
+        axes = 5 if v.volume else 4
+        yield "UTMALDG.4D.W" if v.wide and not v.permuted else f"UTMALDG.{axes}D.IM2COL"
         yield "UTMALDG.3D"
         yield "SYNCS"
     if v.producer == "cp_async":

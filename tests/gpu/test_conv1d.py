@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from implicit_conv import PlanError, conv1d, conv3d, plan_conv1d, plan_conv3d, ptx
+from implicit_conv import conv1d, plan_conv1d, ptx
 from implicit_conv.gpu.cuda.arch import KNOWN, gpu_arch
 from implicit_conv.gpu.plan.families import FAMILIES
 from implicit_conv.gpu.plan.planner import choose
@@ -127,14 +127,6 @@ def test_loads_have_coordinates_of_the_image():
     made = plan_conv1d((2, 64, 40), (64, 64, 3), "bfloat16", padding=1, device="sm_90a")
     (load, *_) = made.trace()
     assert load.coords == (0, 0, -1, 0)
-
-
-def test_three_axes_stay_on_the_cpu():
-    x, w = np.ones((1, 1, 3, 3, 3), np.float32), np.ones((1, 1, 3, 3, 3), np.float32)
-    with pytest.raises(PlanError, match="conv3d is computed on the CPU, not on device 'cuda'"):
-        conv3d(x, w, device="cuda")
-    with pytest.raises(PlanError, match="pass numpy arrays, and device='cpu'"):
-        plan_conv3d(x.shape, w.shape, device="sm_90a")
 
 
 INTERPRETED = [

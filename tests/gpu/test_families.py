@@ -29,16 +29,19 @@ def test_problems_span_what_they_should(name):
             seen |= what_rows_span(case, plan)
             continue
         assert m >= 2 and n >= 2 and schedule.block_count(g) >= 2
-        loads = groups * m * n // BLOCKS * (g.R * g.S if not v.wide else g.R)
+        loads = groups * m * n // BLOCKS * (g.T * g.R * g.S if not v.wide else g.R)
         seen.add("rings turn" if loads > 2 * plan.layout.a_stages else "")
         seen.add(f"stride {case.stride[1]}")
         seen.add("dilation" if max(case.dilation) > 1 else "")
-        seen.add("padding" if case.padding != ((0, 0), (0, 0)) else "")
+        seen.add("padding" if np.any(case.padding) else "")
         seen.add("C tail" if g.C % v.tile_c else "")
         seen.add("K tail" if g.K % v.tile_n else "")
-        seen.add("images in a tile" if v.tile_m > (g.slots if v.wide else g.P * g.Q) else "")
+        pixels = g.slots if v.wide else g.Z * g.P * g.Q
+        seen.add("images in a tile" if v.tile_m > pixels else "")
         seen.add("row wrap" if v.tile_m > g.Q else "")
         seen.add("groups" if g.groups > 1 else "")
+        if v.volume:
+            seen |= what_planes_span(case, plan)
         if v.wide:
             seen.add("junk slots" if g.slots > g.Q else "")
             seen.add(f"{g.phases_w} phases")
@@ -57,6 +60,11 @@ def test_problems_span_what_they_should(name):
     }
     if "w" in name.split("-"):
         wanted |= {"junk slots", "1 phases", "2 phases", "3 phases", "skipped rows"}
+    if name.startswith("volume"):
+        wanted |= {
+            *("several planes", "planes in a tile", "filter planes", "plane stride"),
+            *("plane dilation", "plane padding", "one plane of x", "one plane of w"),
+        }
     if len(FAMILIES[name].groups) > 1:
         wanted.add("groups")
     if name == "direct":
@@ -70,6 +78,21 @@ def test_problems_span_what_they_should(name):
             *("planes", "elements", "channels first", "tiles across", "images", "packed"),
         }
     assert wanted <= seen
+
+
+def what_planes_span(case, plan):
+    """What is difficult in a problem of volumes."""
+    v, g = plan.variant, plan.geometry
+    return {
+        "several planes" if g.Z > 1 else "",
+        "planes in a tile" if g.Z > 1 and v.tile_m > g.P * g.Q else "",
+        "filter planes" if g.T > 1 and g.D > 1 else "",
+        "plane stride" if g.stride_d > 1 and g.Z > 1 else "",
+        "plane dilation" if g.dilation_d > 1 and g.T > 1 else "",
+        "plane padding" if case.padding[0] != (0, 0) and g.Z > 1 else "",
+        "one plane of x" if g.D == 1 else "",
+        "one plane of w" if g.T == 1 else "",
+    }
 
 
 def what_rows_span(case, plan):
@@ -109,7 +132,7 @@ def what_strips_span(case, plan):
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("name", ["tma-mma", "tma-w-mma"])
+@pytest.mark.parametrize("name", ["tma-mma", "tma-w-mma", "volume-tma-mma"])
 def test_plan_agrees_with_the_lowering(name, seed):
     """Plan and implicit_conv.tma derive the same loads and taps for each tile."""
     for _, plan in family_problems(FAMILIES[name], 2, seed):

@@ -67,5 +67,6 @@ def check(name, case, made, linear):
     except MemoryError:
         pytest.skip("needs 16 GiB that can be reserved")
     y = to_nchw(loaded(y, dtype), case.layout)
-    expected = case.reference(x, w) + bias[:, None, None] + to_nchw(residual, case.layout)
+    expected = case.reference(x, w) + bias.reshape(-1, *(1,) * case.rank)
+    expected = expected + to_nchw(residual, case.layout)
     np.testing.assert_array_equal(y, loaded(stored(expected.astype(np.float32), dtype), dtype))

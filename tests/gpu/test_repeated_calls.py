@@ -6,7 +6,7 @@ A kept call reads other arrays than the first: each is compared with the oracle.
 import numpy as np
 import pytest
 
-from implicit_conv import conv1d, conv2d, plan_conv1d, plan_conv2d
+from implicit_conv import conv1d, conv2d, conv3d, plan_conv1d, plan_conv2d, plan_conv3d
 from implicit_conv.arrays.arrays import numpy_dtype
 from implicit_conv.errors import DriverError, DTypeError, PlanError, ShapeError
 from implicit_conv.gpu.run import launch, run
@@ -15,7 +15,8 @@ from implicit_conv.problem import reference
 
 RUNS = 1, 2, 3, 4, 33, 40
 FIRST, LAST = "channels first", "channels last"  # orders of memory
-FORMS = "images", "patches", "signals"
+FORMS = "images", "patches", "signals", "volumes"
+PLANS = {conv1d: plan_conv1d, conv2d: plan_conv2d, conv3d: plan_conv3d}
 CHOICES = {  # for x, w, out and the residual; and whether there are bias and residual
     "orders": (FIRST, LAST),
     "gaps": (0, 8),
@@ -126,12 +127,16 @@ def check(memory, rng, kind, before, looks):
     pad, step = options["padding"], options["stride"]
     p, q = (h + 2 * pad - r) // step + 1, (w + 2 * pad - s) // step + 1
     residual = drawn(rng, dtype, n, k, p, q) if kind["added"][1] else None
-    signals = kind["form"] == "signals"
-    rank = 1 if signals else 2
+    signals, volumes = kind["form"] == "signals", kind["form"] == "volumes"
+    rank = 1 if signals else 3 if volumes else 2
+    z = (3 + 2 * pad - 2) // step + 1
+    if volumes:  # of three planes, and filters of two
+        x, f = drawn(rng, dtype, n, x.shape[1], 3, h, w), drawn(rng, dtype, *f.shape[:2], 2, r, s)
+        residual = None if residual is None else drawn(rng, dtype, n, k, z, p, q)
     if signals:  # the first rows alone
         x, f, p = x[:, :, 0], f[:, :, 0], None
         residual = residual if residual is None else residual[:, :, 0]
-    shape = (n, k, q) if signals else (n, k, p, q)
+    shape = (n, k, q) if signals else (n, k, z, p, q) if volumes else (n, k, p, q)
     options = {**options, "out_dtype": kind["out_dtype"][0]}
     out_dtype = np.dtype(options["out_dtype"] or x.dtype)
     contents = x, f, np.full(shape, np.nan, out_dtype), residual
@@ -149,13 +154,11 @@ def check(memory, rng, kind, before, looks):
         ]
         arrays.append((None, None) if bias is None else memory(bias))
     (on_x, _), (on_f, _), (out, y), (on_residual, _), (on_bias, _) = arrays
+    convolve = conv1d if signals else conv3d if volumes else conv2d
     if kind["planned"]:
-        plan = (plan_conv1d if signals else plan_conv2d)(
-            x.shape, f.shape, dtype, **options, device="cuda"
-        )
+        plan = PLANS[convolve](x.shape, f.shape, dtype, **options, device="cuda")
         plan(on_x, on_f, on_bias, residual=on_residual, out=out)
     else:
-        convolve = conv1d if signals else conv2d
         convolve(on_x, on_f, on_bias, **options, residual=on_residual, out=out)
     if looks:
         want = reference.conv(

@@ -16,6 +16,7 @@ from implicit_conv.torch import cuda, override  # noqa: E402
 
 RUNS = 1, 2, 3, 4, 33, 40
 LAST, PLAIN = torch.channels_last, torch.contiguous_format
+VOLUMES = {"x": (2, 16, 4, 6, 5), "w": (8, 16, 3, 2, 3), "formats": (torch.channels_last_3d,) * 2}
 
 
 def tensors(
@@ -49,6 +50,9 @@ SHAPES = {  # spatial axes, and arguments of `tensors`
     "channels last": (2, {}),
     "patches": (2, {"x": (2, 8, 12, 8), "w": (8, 8, 4, 4)}),
     "signals": (1, {"x": (2, 16, 9), "w": (8, 16, 3), "formats": (PLAIN, PLAIN)}),
+    "volumes": (3, VOLUMES | {"formats": (PLAIN, PLAIN)}),
+    "volumes, channels last": (3, VOLUMES),
+    "planes": (3, VOLUMES | {"w": (8, 16, 1, 2, 3)}),
 }
 
 
@@ -302,20 +306,41 @@ def test_times_are_kept_on_disk_for_this_card_and_driver(card):
 
 REFUSED = {
     "float64": ({"dtype": torch.float64}, {}),
-    "volumes": (
-        {"x": (1, 2, 4, 5, 6), "w": (3, 2, 2, 2, 2), "formats": (PLAIN, PLAIN)},
-        {"rank": 3},
-    ),
+    "transposed volumes": (VOLUMES | {"w": (16, 8, 2, 2, 2)}, {"rank": 3, "transposed": True}),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_not_served_runs_torchs_kernel(card, recorder, name):
     changes, window = REFUSED[name]
-    given = tensors(card, **changes)
+    given = tensors(card, bias=False, **changes)
     for _ in range(3):
         convolved(*given, *sizes(**window))
     assert card.ran == ["theirs"] * 3 and not recorder["cuLaunchKernelEx"]
+
+
+def test_gradients_of_volumes_are_torchs(card, recorder):
+    x, w, _ = tensors(card, bias=False, **VOLUMES)
+    window = sizes(rank=3, padding=0)
+    for _ in range(3):
+        dy = card.on_gpu(torch.randint(-1, 2, (2, 8, 2, 5, 3)).half())
+        found = gradients(dy, x, w, [8], *window, (True, True, False))
+        wide = [t.as_subclass(torch.Tensor).double() for t in (dy, x, w)]
+        exact = torch.ops.aten.convolution_backward.default(
+            *wide, [8], *window, (True, True, False)
+        )
+        for y, value in zip(found[:2], exact[:2], strict=True):
+            assert torch.equal(plain(y).double(), value)
+    assert not recorder["cuLaunchKernelEx"] and set(card.ran) == {"theirs"}
+
+
+def test_volumes_with_gaps_between_planes_are_torchs(card, recorder):
+    x, w, bias = tensors(card, **VOLUMES | {"x": (2, 16, 4, 8, 5)})
+    for _ in range(3):
+        part = card.on_gpu(plain(x)[:, :, :, 1:-1])
+        y = convolved(part, w, bias, *sizes(rank=3))
+        assert torch.equal(plain(y).double(), expected(part, w, bias, *sizes(rank=3)))
+    assert not recorder["cuLaunchKernelEx"] and card.ran[-2:] == ["theirs"] * 2
 
 
 def test_errors_are_torchs(card):

@@ -190,6 +190,20 @@ class Depthwise(nn.Module):
         return self.last(y * torch.sigmoid(y.mean((2, 3), keepdim=True)))
 
 
+class Volumes(nn.Module):
+    """Windows of several planes, then of one, with norms and a sum."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm = nn.Conv3d(3, 16, 3, stride=(1, 2, 2), padding=1), nn.BatchNorm3d(16)
+        self.second = nn.Conv3d(16, 16, (1, 3, 3), padding=(0, 1, 1), bias=False)
+        self.third, self.last = nn.Conv3d(16, 16, 3, padding="same"), nn.BatchNorm3d(16)
+
+    def forward(self, x):
+        x = functional.relu(self.norm(self.first(x)))
+        return functional.relu(self.last(self.third(functional.relu(self.second(x)))) + x)
+
+
 class Transposed(nn.Module):
     """A transposed convolution with all that follows it, and a bias of its own."""
 
@@ -241,6 +255,7 @@ MODELS = {
     "biases": (lambda: Block(bias=True, writes=False), (2, 3, 32, 24), 3),
     "signals": (Signals, (2, 8, 19), 1),
     "transposed": (Transposed, (2, 8, 9, 8), 2),
+    "volumes": (Volumes, (2, 3, 4, 12, 9), 3),
     "depthwise": (Depthwise, (2, 16, 9, 8), 2),
     **{name: (lambda end=end: Shape(end), (2, 3, 12, 9), 1) for name, end in ENDS.items()},
 }
@@ -254,6 +269,7 @@ def test_models(card, device, name, form, dtype):
     if form is LAST and name in ("signals", "view"):
         pytest.skip("torch itself has no such model")
     model = randomize(make()).to(dtype)
+    form = torch.channels_last_3d if form is LAST and len(shape) == 5 else form
     model, compiled = model.to(memory_format=form), torch.compile(model, backend=device())
     for _ in range(4):
         card.ran.clear()
@@ -362,7 +378,7 @@ def test_strict_precision_runs_ours(card, device):
 
 
 def test_what_is_not_served_is_torchs(card, device):
-    model = randomize(nn.Sequential(nn.Conv3d(3, 8, 3)))
+    model = randomize(nn.Sequential(nn.ConvTranspose3d(3, 8, 3)))
     compiled = torch.compile(model.half(), backend=device())
     for _ in range(3):
         compare(model, compiled, torch.randn(2, 3, 4, 12, 9).half())
@@ -521,6 +537,23 @@ def test_a_graph_on_the_cpu_says_that_none_is_captured(caplog):
     assert (
         "no graph of CUDA is captured of a compiled graph: its inputs are on ['cpu']" in caplog.text
     )
+
+
+@pytest.mark.parametrize("form", [PLAIN, LAST])
+def test_autocast_of_volumes(card, device, form):
+    """Filters are converted, and have their channels last from then on."""
+    form = torch.channels_last_3d if form is LAST else form
+    model = randomize(Volumes()).to(memory_format=form)
+    compiled = torch.compile(model, backend=device())
+    for _ in range(4):
+        x = torch.randn(2, 3, 4, 12, 9).contiguous(memory_format=form)
+        card.ran.clear()
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            found, theirs = compiled(x), model(x)
+        assert (found.dtype, found.stride()) == (theirs.dtype, theirs.stride())
+        apart = torch.linalg.vector_norm(found.double() - theirs.double())
+        assert apart < 3e-2 * torch.linalg.vector_norm(theirs.double())
+    assert card.ran == ["ours"] * 3
 
 
 @pytest.mark.parametrize("form", [PLAIN, LAST])

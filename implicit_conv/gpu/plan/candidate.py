@@ -26,7 +26,7 @@ from implicit_conv.gpu.plan.direct import direct_rule, direct_tiles, tile_cycles
 from implicit_conv.gpu.plan.layout import SharedLayout, shared_layout
 from implicit_conv.gpu.plan.maps import activation_map
 from implicit_conv.gpu.plan.rows import row_tiles, rows_cycles, rows_rule
-from implicit_conv.gpu.plan.views import Viewed
+from implicit_conv.gpu.plan.views import Viewed, is_channels_last
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.geometry import ZEROS, Geometry
 from implicit_conv.kernels.gpu.call import INDICES
@@ -195,6 +195,8 @@ def refusal(view: Problem, arch: GpuArch, v: Variant, strict: bool = False) -> s
         return f"needs {requirement(v.target)}"
     if strict and (v.wide or v.consumer == "wgmma"):
         return "precision 'strict' needs one order of sums: tap by tap, without wgmma"
+    if v.volume != (view.rank == 3):
+        return "its loads read images" if view.rank == 3 else "its loads read volumes"
     return _padding_rule(view, v) or _copies_rule(view, v) or _maps_rule(view, v)
 
 
@@ -227,7 +229,7 @@ def _copies_rule(view: Problem, v: Variant) -> str:
 def _channels_rule(view: Problem, v: Variant) -> str:
     """The reason why channels cannot be copied `copy_bytes` at a time, or an empty string."""
     channels = view.C // view.groups * view.itemsize
-    if view.layout != "NHWC" or view.weight_layout != "KRSC":
+    if not is_channels_last(view):
         return (
             f"copies of {v.copy_bytes} bytes need channels-last x and w (NHWC, KRSC), "
             f"not {view.layout}, {view.weight_layout}"
@@ -260,7 +262,13 @@ def _words_rule(g: Geometry, v: Variant) -> str:
     """Whether extents, steps and indices fit in the 32-bit words that a kernel computes with."""
     counts = tile_counts(g, v)
     rows, tiles = counts[1] * v.tile_m, math.prod(counts)
-    numbers = {"an extent": max(g), "a row number": rows, "a tile number": tiles}
+    stacked = max(g.D * g.H, g.T * g.R, g.Z * g.P)
+    numbers = {
+        "an extent": max(g),
+        "a row of planes": stacked,
+        "a row number": rows,
+        "a tile number": tiles,
+    }
     for what, number in numbers.items():
         if number >= INDICES:
             return f"{what} of {number} exceeds {INDICES - 1}, the most that it can count"
@@ -307,14 +315,14 @@ def folded(g: Geometry) -> Geometry:
 
 def fold_rule(view: Problem) -> str:
     """The reason why the loads of a problem cannot be folded, or an empty string."""
-    if view.layout != "NHWC" or view.weight_layout != "KRSC":
+    if not is_channels_last(view):
         return (
             "folded loads need channels-last x and w (NHWC, KRSC), "
             f"not {view.layout}, {view.weight_layout}"
         )
     if view.groups > 1:
         return f"the channels of neighbouring pixels are not contiguous in {view.groups} groups"
-    columns, dilation = view.kernel[1], view.dilation[1]
+    columns, dilation = view.kernel[-1], view.dilation[-1]
     if columns > 1 and dilation > 1:
         return f"a dilation of {dilation} leaves gaps between the pixels of a filter row"
     return "" if columns > 1 and view.C else "there are no columns to fold"
@@ -347,7 +355,7 @@ def estimate(g: Geometry, v: Variant, layout: SharedLayout, arch: GpuArch) -> Es
         return _estimate(g, v, arch, multiply, load, 0.0, store_cycles(v))
     if v.band:
         return _estimate(g, v, arch, rows_cycles(v), 0.0, 0.0, 0.0)
-    taps = g.R * g.S * schedule.block_count(g)
+    taps = int(schedule.taps(g)) * schedule.block_count(g)
     loads = taps // schedule.load_taps(g, v.wide)
     rate = {"mma": arch.mma_flops, "fma": arch.fma_flops, "wgmma": WGMMA_FLOPS}[v.consumer]
     share = RATE_SHARE if v.itemsize == 2 else 1.0
@@ -382,7 +390,7 @@ def _estimate(
     counts = tile_counts(g, v)
     rounds = -(-math.prod(counts) // (arch.sms * v.resident))
     rows = counts[1] * v.tile_m
-    junk = 1 - g.N * g.P * g.Q / rows if rows else 0.0
+    junk = 1 - g.N * g.Z * g.P * g.Q / rows if rows else 0.0
     shorter = 0.0 if v.consumer == "wgmma" else min(multiply, load)
     busy = max(multiply, load) + IMPERFECT_OVERLAP * shorter
     computed = rounds * max(v.resident * busy, max(busy, waiting) + rest)
@@ -396,8 +404,8 @@ def memory_seconds(g: Geometry, v: Variant, arch: GpuArch) -> float:
 
     A tile on the CUDA cores may hold few channels of its pixels; a line is moved for each.
     """
-    outputs = g.N * g.P * g.Q
-    pixels = min(g.N * g.H * g.W, outputs * g.R * g.S)  # a stride may leave some out
+    outputs = g.N * g.Z * g.P * g.Q
+    pixels = min(g.N * g.D * g.H * g.W, outputs * schedule.taps(g))  # a stride may leave some out
     sizes = g.C * g.groups * v.itemsize, g.K * g.groups * ITEMSIZES[v.y_dtype]
     seconds = pixels * sizes[0] / READ_SHARE + outputs * sizes[1] / WRITE_SHARE
     seconds /= arch.memory

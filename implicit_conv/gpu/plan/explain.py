@@ -278,11 +278,12 @@ def _loads(choice: Choice) -> str:
 
 
 def _name(made: AnyCandidate | Kernel, choice: Kernel) -> str:
-    """The name of a kernel, and whether it computes a view of patches or of copies."""
+    """The name of a kernel, and whether it computes a view of planes, patches or copies."""
     if isinstance(choice, WgradChoice):
         return (made if isinstance(made, WgradCandidate) else choice.best).name
     plain = (choice.fallback or choice).view
-    return made.variant.name + (" on patches" if made.view != plain else "")
+    other = " on patches" if made.view.rank == plain.rank else " on planes"
+    return made.variant.name + (other if made.view != plain else "")
 
 
 def _is_chosen(candidate: AnyCandidate, choice: Kernel) -> bool:

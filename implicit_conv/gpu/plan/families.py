@@ -225,6 +225,70 @@ _FAMILIES = (
         "sm_90",
         (Variant("w", "tma", "wgmma", _BF, 64, 32, 64, 4, 1, permuted=True, descriptors=True),),
     ),
+    Family(
+        "volume-mma",
+        "cp.async or elements, computed addresses",
+        "mma.sync",
+        "sm_80",
+        (
+            Variant(
+                *("im2col", "cp_async", "mma", _BF, 32, 32, 64, 2, 1), packed=True, volume=True
+            ),
+            Variant("im2col", "elements", "mma", _HALF, 32, 32, 128, 1, 1, volume=True),
+            Variant(
+                *("im2col", "cp_async", "mma", _BF, 32, 32, 64, 2, 1),
+                copy_bytes=4,
+                linear=True,
+                volume=True,
+            ),
+            Variant("im2col", "elements", "mma", _BF, 32, 32, 64, 2, 1, folded=True, volume=True),
+        ),
+        layouts=(("NDHWC", "KTRSC"), ("NCDHW", "KCTRS"), ("NDHWC", "TRSCK")),
+        groups=(1, 2),
+    ),
+    Family(
+        "volume-fma",
+        "cp.async or elements, computed addresses",
+        "float32 fma",
+        "sm_80",
+        (
+            Variant("im2col", "cp_async", "fma", _FLOAT, 32, 32, 64, 2, 1, volume=True),
+            Variant("im2col", "elements", "fma", _FLOAT, 32, 32, 64, 1, 1, volume=True),
+        ),
+        layouts=(("NDHWC", "KTRSC"),),
+        groups=(1, 2),
+    ),
+    Family(
+        "volume-tma-mma",
+        "TMA im2col of five axes",
+        "mma.sync",
+        "sm_120",
+        (
+            Variant(
+                *("im2col", "tma", "mma", _BF, 32, 32, 64, 2, 1),
+                linear=True,
+                packed=True,
+                volume=True,
+            ),
+            Variant("im2col", "tma", "mma", _HALF, 32, 32, 128, 1, 1, volume=True),
+        ),
+        layouts=(("NDHWC", "KTRSC"),),
+    ),
+    Family(
+        "volume-tma-wgmma",
+        "TMA im2col of five axes",
+        "wgmma, descriptors",
+        "sm_90",
+        (
+            Variant(
+                *("im2col", "tma", "wgmma", _BF, 64, 32, 64, 4, 1), descriptors=True, volume=True
+            ),
+            Variant(
+                *("im2col", "tma", "wgmma", _HALF, 64, 64, 128, 4, 1), descriptors=True, volume=True
+            ),
+        ),
+        layouts=(("NDHWC", "KTRSC"),),
+    ),
 )
 FAMILIES = {family.name: family for family in _FAMILIES}
 
@@ -279,14 +343,14 @@ def family_name(v: Variant | WgradVariant) -> str:
     """The name of the family that a kernel belongs to."""
     if isinstance(v, WgradVariant):
         return f"wgrad-{v.consumer}"
+    if v.volume:
+        return f"volume-{'tma-' if v.producer == 'tma' else ''}{v.consumer}"
     if v.copy_bytes < VECTOR_BYTES:
         return "cp_async-words"
     if v.consumer in ("fma", "direct"):
         return v.consumer
-    if v.band:
-        return "rows-mma"
-    if v.folded:
-        return "folded-mma"
+    if v.band or v.folded:
+        return "rows-mma" if v.band else "folded-mma"
     walk = "-w" if v.wide else ""
     registers = "-registers" if v.consumer == "wgmma" and not v.descriptors else ""
     return f"{v.producer}{walk}-{v.consumer}{registers}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from implicit_conv.kernels.gpu.call import Call
@@ -58,7 +59,7 @@ def activation_map(problem: Problem, v: Variant, address: int | None = None) -> 
 
 def filter_map(problem: Problem, v: Variant, address: int | None = None) -> TiledMap:
     """The map of a KRSC filter; a box holds the tile's filters at one tap and channel block."""
-    taps = problem.kernel[0] * problem.kernel[1]
+    taps = math.prod(problem.kernel)
     row = problem.C * problem.itemsize
     return TiledMap(
         shape=(problem.K, taps, problem.C),

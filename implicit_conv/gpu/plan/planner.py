@@ -12,7 +12,7 @@ from implicit_conv.gpu.cuda.arch import GpuArch
 from implicit_conv.gpu.plan.candidate import UNBOUNDED, Candidate, Choice, consider, padding_mode
 from implicit_conv.gpu.plan.direct import direct_variants
 from implicit_conv.gpu.plan.rows import rows_variants
-from implicit_conv.gpu.plan.views import patches
+from implicit_conv.gpu.plan.views import other_views
 from implicit_conv.kernels.geometry import CLAMP
 from implicit_conv.kernels.gpu.sizes import COPY_SIZES, VECTOR_BYTES
 from implicit_conv.kernels.gpu.variant import Variant
@@ -46,7 +46,7 @@ def choose(
     ----------
     view : Problem, optional
         The same problem of arrays in the order in which they are stored, with a batch axis and two
-        spatial axes; by default `problem` itself.
+        or three spatial axes; by default `problem` itself.
     activation : (kind, low, high), optional
         As of `problem.options.parse_activation`. None also says that there is no residual.
     strict : bool
@@ -62,15 +62,16 @@ def choose(
     view = view or problem
     kind = CLAMP if activation is None else int(activation[0])
     # Under "strict" there is no view whose sums have another order: rows of windows, not taps.
-    folded = None if strict or variant is not None else patches(view)
+    others = [] if strict or variant is not None else other_views(view)
 
     def considered(view: Problem) -> Iterator[Candidate]:
         alone = None if variant is None else iter([replace(variant, activation=kind)])
         for v in alone or variants(view, kind, activation is None, rounded):
             yield consider(view, arch, v, strict)
 
-    candidates = (*considered(view), *(considered(folded) if folded else ()))
-    best = min(candidates, key=attrgetter("cycles"))
+    candidates = tuple(each for shapes in (view, *others) for each in considered(shapes))
+    # Of equal estimates that of images counts, whose kernels have run on more GPUs.
+    best = min(candidates, key=attrgetter("cycles", "variant.volume"))
     plain = min((c for c in candidates if c.view is view), key=attrgetter("cycles"))
     if plain.estimate is None:
         reasons = "\n".join(f"  {c.variant.name}: {c.reason}" for c in candidates)
@@ -112,12 +113,13 @@ def variants(
             v,
             activation=activation,
             plain=plain,
-            linear=not v.wide and view.layout == "NHWC",
+            linear=not v.wide and view.channels_last,
             packed=packed,
             padding_mode=repeats,
+            volume=view.rank == 3 and not v.wide,
             rounded=rounded,
         )
-    if repeats:
+    if repeats or view.rank == 3:
         return
     for v in direct_variants(view) if rounded else ():
         yield replace(v, activation=activation, plain=plain)
@@ -127,7 +129,7 @@ def variants(
 
 def _folded(view: Problem) -> Iterator[Variant]:
     """Folded loads, for channels that loads of 16 bytes cannot copy."""
-    row = view.C * view.itemsize * view.kernel[1]
+    row = view.C * view.itemsize * view.kernel[-1]
     consumer = "fma" if view.dtype == "float32" else "mma"
     base = Variant("im2col", "elements", consumer, view.dtype, 64, 64, 64 if row <= 64 else 128)
     size = copy_size(view)
@@ -154,7 +156,7 @@ def _families(view: Problem) -> Iterator[Variant]:
         for m, n, warps_m, warps_n in MMA_TILES:
             v = Variant(mode, producer, "mma", dtype, m, n, row_bytes, warps_m, warps_n)
             yield replace(v, copy_bytes=copies.get(producer, VECTOR_BYTES))
-    shared = view.kernel[1] > 1  # pixels, by the taps of a filter row
+    shared = view.kernel[-1] > 1  # pixels, by the taps of a filter row
     for n in WGMMA_COLUMNS:
         base = Variant("im2col", "tma", "wgmma", dtype, 128, n, row_bytes, 8, 1)
         # Of equal estimates the first counts: on an H100 each was faster than those after it.
@@ -178,4 +180,4 @@ def copy_size(view: Problem) -> int:
 def _packed(view: Problem, rounded: bool) -> bool:
     """Whether every row of K in y begins at a multiple of 16 bytes, for 16-byte stores."""
     row = view.K // view.groups * (view.itemsize if rounded else ITEMSIZES["float32"])
-    return view.layout == "NHWC" and row % VECTOR_BYTES == 0
+    return view.channels_last and row % VECTOR_BYTES == 0

@@ -19,7 +19,7 @@ def trace(choice: Choice) -> list[Load]:
     """All loads of a launch, tile by tile; coordinates are of the arrays of the choice's view."""
     g, v, tiles = choice.geometry, choice.variant, math.prod(choice.tiles)
     taps = v.strip.columns if v.strip else int(schedule.load_taps(g, v.wide))
-    blocks = tiles * g.R * (g.S // taps) * schedule.block_count(g)
+    blocks = tiles * int(schedule.taps(g)) // taps * schedule.block_count(g)
     check_load_count(tiles * 2 if v.band else blocks * (buffers(v, g) + taps))
     planned = (block for tile in range(tiles) for block in k_blocks(choice, tile))
     return [load for block in planned for load in block.loads]
@@ -37,18 +37,21 @@ def k_blocks(choice: Choice, tile: int) -> Iterator[KBlock]:
     _, tiles_m, tiles_n = choice.tiles
     group, m, panel = tile // (tiles_m * tiles_n), tile // tiles_n % tiles_m, tile % tiles_n
     n, p, q = schedule.gemm_m_pixel(g, v.wide, m, 0)
-    rows = range(*schedule.load_rows(g, v.wide, p))
+    z, p = divmod(p, g.P)
+    planes, rows = range(g.T), range(*schedule.load_rows(g, v.wide, p))
     columns = range(0, g.S, schedule.load_taps(g, v.wide))
-    for r, s, c in itertools.product(rows, columns, range(0, g.C, g.tile_c)):
-        taps = range(s, s + schedule.load_taps(g, v.wide))
+    for t, r, first, c in itertools.product(planes, rows, columns, range(0, g.C, g.tile_c)):
+        taps = range(first, first + schedule.load_taps(g, v.wide))
         activations = (
-            _activation_load(choice, b, (n, p, q), (r, s, group * g.C + c))
+            _activation_load(choice, b, (n, z, p, q), (t, r, first, group * g.C + c))
             for b in range(buffers(v, g))
         )
-        filters = (_filter_load(choice, (group * g.K + panel * v.tile_n, r, t, c)) for t in taps)
+        k = group * g.K + panel * v.tile_n
+        plane = (t,) if v.volume else ()
+        filters = (_filter_load(choice, (k, *plane, r, s, c)) for s in taps)
         yield KBlock(
             (*activations, *filters),
-            tuple(Tap(r, t, *schedule.tap_view(g, v.wide, t)) for t in taps),
+            tuple(Tap(r, s, *schedule.tap_view(g, v.wide, s), t) for s in taps),
         )
 
 
@@ -106,22 +109,24 @@ def _rows_block(choice: Choice, tile: int, band: Rows) -> KBlock:
 
 
 def _activation_load(
-    choice: Choice, b: int, pixel: tuple[int, int, int], step: tuple[int, int, int]
+    choice: Choice, b: int, pixel: tuple[int, int, int, int], step: tuple[int, int, int, int]
 ) -> Load:
-    """The load of phase buffer `b` for filter row r, filter column s and channel c."""
+    """The load of phase buffer `b` for pixel (n, z, p, q), filter tap (t, r, s) and channel c."""
     g, v = choice.geometry, choice.variant
-    (n, p, q), (r, s, c) = pixel, step
+    (n, z, p, q), (t, r, s, c) = pixel, step
     h, w, rows = p * g.stride_h - g.pad_h, q * g.stride_w - g.pad_w, buffer_rows(v, g, b)
     w //= choice.view.C if v.folded else 1  # columns of a folded load are elements
     size = rows * v.row_bytes
     if not v.wide:
-        offsets = (r * g.dilation_h, s * g.dilation_w)
-        return Load("x", "im2col", (n, h, w, c), offsets, 0, 0, 0, rows, size)
+        plane = (z * g.stride_d - g.pad_d,) if v.volume else ()
+        planes = (t * g.dilation_d,) if v.volume else ()
+        offsets = (*planes, r * g.dilation_h, s * g.dilation_w)
+        return Load("x", "im2col", (n, *plane, h, w, c), offsets, 0, 0, 0, rows, size)
     halo, offset = rows - v.tile_m, int(schedule.column_offset(g, b))
     return Load("x", "w", (n, h + r * g.dilation_h, w, c), None, halo, offset, b, rows, size)
 
 
-def _filter_load(choice: Choice, coords: tuple[int, int, int, int]) -> Load:
-    """The load of the tile's filters at coordinates (k, r, s, c)."""
+def _filter_load(choice: Choice, coords: tuple[int, ...]) -> Load:
+    """The load of the tile's filters at coordinates (k, [t,] r, s, c)."""
     rows = choice.variant.tile_n
     return Load("w", "tile", coords, None, 0, 0, 0, rows, choice.layout.b_load)

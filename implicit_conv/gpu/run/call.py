@@ -18,7 +18,7 @@ from implicit_conv.gpu.plan.candidate import Choice, refusal
 from implicit_conv.gpu.plan.direct import direct_elements, filter_bytes, with_epilogue_of
 from implicit_conv.gpu.plan.phases import AnyChoice, Gradient
 from implicit_conv.gpu.plan.planner import choose
-from implicit_conv.gpu.plan.views import reshaped
+from implicit_conv.gpu.plan.views import reshaped, stacked
 from implicit_conv.gpu.run.launch import (
     Addresses,
     Arrays,
@@ -189,20 +189,28 @@ def viewed(choice: Choice, arrays: Arrays) -> tuple[Choice, Arrays]:
     """The choice, or its fallback, and the arrays in the shapes that it reads."""
     found, fallback = _shaped(arrays, choice.view), choice.fallback
     if fallback is None:
-        assert found is not None
+        if found is None:  # of images none needs a copy
+            raise ShapeError(
+                "x, out or residual has planes that do not follow each other in memory, as all "
+                "rows of a volume must on a GPU; pass a contiguous array"
+            )
         return choice, found
     reason = "a copy would be needed" if found is None else misfit(choice.variant, found)
-    if found is not None and not reason:
+    if found is not None and (not reason or _shaped(arrays, fallback.view) is None):
         return choice, found
     LOG.debug("%s: %s instead of %s", reason, fallback.variant.name, choice.variant.name)
     return viewed(fallback, arrays)
 
 
 def _shaped(arrays: Arrays, view: Problem) -> Arrays | None:
-    """The same memory in the shapes of `view`; None where that would need a copy of an array."""
-    x, w = in_shape(arrays.x, view.input_shape), in_shape(arrays.w, view.weight_shape)
-    y = in_shape(arrays.y, view.output_shape)
-    residual = arrays.residual and in_shape(arrays.residual, view.output_shape)
+    """The same memory in the shapes of `view`, with stacked planes; None where that would need a
+    copy of an array.
+    """
+    x = in_shape(arrays.x, stacked(view.input_shape, view.layout))
+    w = in_shape(arrays.w, stacked(view.weight_shape, view.weight_layout))
+    y_shape = stacked(view.output_shape, view.layout)
+    y, residual = in_shape(arrays.y, y_shape), arrays.residual
+    residual = residual and in_shape(residual, y_shape)
     if x is None or w is None or y is None or (arrays.residual and residual is None):
         return None
     return replace(arrays, x=x, w=w, y=y, residual=residual)
@@ -244,14 +252,15 @@ def _instead(choice: Choice, v: Variant) -> Choice:
 def _one_stride(choice: Choice, arrays: Arrays) -> bool:
     """Whether all pixels of y and residual, in the order (n, p, q), have one stride."""
     g = choice.geometry
-    n_axis, p_axis, q_axis, _ = LAYOUTS[choice.view.layout]
+    rows = g.Z * g.P
+    n_axis, p_axis, q_axis, _ = LAYOUTS[choice.view.layout.replace("D", "")]
     for array in (arrays.y, arrays.residual):
         if array is None:
             continue
         row = g.Q * array.strides[q_axis]
-        if g.P > 1 and array.strides[p_axis] != row:
+        if rows > 1 and array.strides[p_axis] != row:
             return False
-        if g.N > 1 and array.strides[n_axis] != g.P * row:
+        if g.N > 1 and array.strides[n_axis] != rows * row:
             return False
     return True
 
@@ -305,6 +314,7 @@ def _slower_gemm(v: Variant, producer: str, packed: bool) -> Variant:
         activation=v.activation,
         packed=packed,
         padding_mode=v.padding_mode,
+        volume=v.volume,
         rounded=v.rounded,
     )
 

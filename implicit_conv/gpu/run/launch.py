@@ -57,13 +57,16 @@ def arguments(
     bias: int = 0,
     residual: DeviceArray = NOWHERE,
 ) -> KernelCall:
-    """The Call of one launch; arrays have the view's layouts, `bias` is an address (0: none)."""
+    """The Call of one launch; `bias` is an address (0: none).
+
+    Arrays have the view's layouts, without an axis of planes, which are stacked (views.py).
+    """
     groups, tiles_m, tiles_n = choice.tiles
-    axes = LAYOUTS[choice.view.layout]
-    filter_axes = WEIGHT_LAYOUTS[choice.view.weight_layout]
+    axes = LAYOUTS[choice.view.layout.replace("D", "")]
+    filter_axes = WEIGHT_LAYOUTS[choice.view.weight_layout.replace("T", "")]
     g, wide = choice.geometry, choice.variant.wide
     row_tiles = tiles_m // g.P
-    image, row = (g.slots, row_tiles) if wide else (g.P * g.Q, g.Q)
+    image, row = (g.slots, row_tiles) if wide else (g.Z * g.P * g.Q, g.Q)
     if choice.variant.strip:
         row_tiles = row = direct_tiles(g, choice.variant).strips
         image = g.P * row
@@ -84,7 +87,7 @@ def arguments(
         "tiles_n": tiles_n,
         "tiles": groups * tiles_m * tiles_n,
         "row_tiles": row_tiles,
-        "rows": g.N * g.P * g.Q,
+        "rows": g.N * g.Z * g.P * g.Q,
         "k_blocks": int(schedule.block_count(g)),
         "splits": 1,
         **{f"by_{name}": reciprocal(divisor) for name, divisor in divisors.items()},

@@ -59,8 +59,23 @@ def random_case(rng: np.random.Generator, family: Family, v: Variant) -> Case:
             weight_layout=weight_layout,
         )
         p, q = case.output
-        if min(p, q) >= 1 and case.N * p * q > v.tile_m and (p > 1 or not v.wide):
+        case = _with_planes(rng, case) if v.volume and min(p, q) >= 1 else case
+        rows = math.prod(case.output)
+        if min(case.output) >= 1 and case.N * rows > v.tile_m and (p > 1 or not v.wide):
             return case
+
+
+def _with_planes(rng: np.random.Generator, case: Case) -> Case:
+    """The same rows and columns in volumes of one to five planes."""
+    planes = {
+        "size": int(rng.integers(1, 6)),
+        "kernel": int(rng.integers(1, 4)),
+        "stride": int(rng.integers(1, 4)),
+        "dilation": int(rng.integers(1, 3)),
+        "padding": (int(rng.integers(0, 3)), int(rng.integers(0, 3))),
+    }
+    own: dict[str, Any] = {name: (each, *getattr(case, name)) for name, each in planes.items()}
+    return replace(case, N=min(case.N, 2), **own)
 
 
 _FIRST: dict[str, Any] = {"N": 1, "layout": "NHWC", "weight_layout": "KRSC"}
@@ -139,7 +154,8 @@ def problem_of(case: Case, dtype: str) -> Problem:
     x = np.empty((case.N, case.C * case.groups, *case.size), np.uint8)
     w = np.empty((case.K * case.groups, case.C, *case.kernel), np.uint8)
     x, w = case.arrange(x, w)
-    return Problem.parse(x.shape, w.shape, dtype, dtypes=GPU_DTYPES, **case.options)
+    options = {**case.options, "rank": case.rank}
+    return Problem.parse(x.shape, w.shape, dtype, dtypes=GPU_DTYPES, **options)
 
 
 def plan_small(
