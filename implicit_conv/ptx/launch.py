@@ -112,6 +112,7 @@ class Launch:
         self.unfenced_barriers, self.strict, self.watch = unfenced_barriers, strict, self._watched
         self._watch = watch or (lambda copy: None)
         self.watch_reads = watch_reads
+        self.constants: list[tuple[int, int]] = []  # first address and end of each .const variable
         self.foreign: Exception | None = None  # that the caller's function has raised
         self.traffic = traffic
         if len(parameters) != kernel.parameter_bytes:
@@ -230,6 +231,13 @@ class Launch:
             raise PtxError(f"no tensor map lies at {address:#x}")
         return self.memory.decode(data)
 
+    def may_change(self, address: int) -> bool:
+        """Whether a kernel, or a copy by the host, may write to an address: parameters and
+        constants are written before a launch alone.
+        """
+        constant = any(start <= address < end for start, end in self.constants)
+        return not (constant or WINDOWS["param"] <= address < WINDOWS["param"] + WINDOW_BYTES)
+
     def _move_map(self, at: int) -> None:
         """Let the map of a struct that was given as a map lie where its first copy looks for it."""
         for start, size in [*self.memory.structs.items()]:
@@ -325,7 +333,10 @@ class Launch:
                 data = np.zeros(max(made.size, 1), np.uint8)
                 data[: len(made.data)] = np.frombuffer(made.data, np.uint8)
                 offset = odd_multiple(made.align, self.memory.next) - self.memory.next
-                found[made.name] = np.full(LANES, self.memory.put(data, offset), np.uint64)
+                address = self.memory.put(data, offset)
+                if made.space == "const":
+                    self.constants.append((address, address + made.size))
+                found[made.name] = np.full(LANES, address, np.uint64)
         return found
 
 

@@ -284,6 +284,7 @@ def test_im2col_copy():
     body = """
         ld.param.u64 %d1, [y]; ld.param.u64 %d2, [a]; mov.u32 %r2, smem;
         mov.u32 %r1, %tid.x; setp.eq.u32 %p1, %r1, 0; @!%p1 bra READY;
+        fence.proxy.tensormap::generic.acquire.sys [%d2], 128;
         mbarrier.init.shared.b64 [%r2+768], 1; fence.proxy.async;
         mbarrier.arrive.expect_tx.shared.b64 _, [%r2+768], 768;
         mov.u32 %r8, -1; mov.u16 %h1, 2; mov.u16 %h2, 1;

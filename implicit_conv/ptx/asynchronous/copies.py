@@ -42,6 +42,7 @@ class AsyncCopy:
         real = sources[sizes > 0]
         if real.size:  # addresses are right or wrong when the copy is issued
             w.memory.gather(real, width)
+            w.cta.global_order.read(w, real, width, "cp.async")
         w.copies_issued += 1
         self.number = w.copies_issued
 
@@ -85,6 +86,8 @@ class BulkLoad:
         self.w, self.units, self.rows, self.barrier = w, units, rows, barrier
         self.end = end  # called when all pieces have arrived
         w.shared.begin_write(w, units.reshape(-1), UNIT, what, ASYNC)
+        for row in filter(None, rows):
+            w.cta.global_order.read(w, np.array(row[:1]), row[2], what, ASYNC)
         draw = w.launch.random
         cuts = sorted(draw.sample(range(1, len(rows)), min(PIECES - 1, len(rows) - 1)))
         ends = [*cuts, len(rows)]
@@ -127,8 +130,10 @@ class BulkStore:
         self.w, self.lane, self.units, self.rows = w, lane, units, rows
         self.combine = combine  # of a reduction: (bytes before, given bytes) -> bytes afterwards
         self.end = end  # called when it has written
-        self.done = False
+        self.done = self.is_over = False  # over: the thread has waited, without .read
         w.shared.begin_read(w, units.reshape(-1), what)
+        places = [(row[0], row[2]) for row in rows if row is not None]
+        w.cta.global_order.begin_store(w, places, what, combine is not None)
 
     def step(self) -> bool:
         """Read and write; always the last step."""
@@ -145,9 +150,19 @@ class BulkStore:
         return True
 
     def finish(self) -> None:
-        """The issuing thread has waited: the bytes are free."""
+        """The issuing thread has waited: the bytes that were read are free."""
         self.step()
         self.w.shared.end_read(self.w, self.units.reshape(-1))
+
+    def is_over_to(self, w: State) -> bool:
+        """Whether the issuing thread has waited for what was written."""
+        return self.is_over
+
+    def wrote(self) -> None:
+        """The issuing thread has waited for what was written, too."""
+        self.is_over = True
+        for row in filter(None, self.rows):
+            self.w.cta.global_order.end_store(self.w, row[0], row[2])
 
 
 def complete_tensor(w: State, copy: TensorCopy, units: Lanes) -> None:

@@ -100,6 +100,9 @@ def tensor_load(
         copy = _tensor(w, line, "load", mode, target, map, coordinates, offsets, lane)
         found = mbarrier.for_copy(w, _shared(barrier, lane))
         units, sources, end = _walk(w, copy, copy.operands, "tensor copy")
+        actor, filling = found.actor, found.filling
+        over = functools.partial(_has_seen, actor=actor, filling=filling)
+        tensor_maps.note_use(w, int(map[lane]), line, over)
         w.cta.pending.append(BulkLoad(w, units, sources, found, "tensor copy", end))
 
 
@@ -125,7 +128,14 @@ def tensor_store(
         if reduction:
             reductions.check(reduction, copy.map.element)
             combine = functools.partial(reductions.reduced, reduction, copy.map.element)
-        _start(BulkStore(w, lane, units, targets, "tensor store", end, combine))
+        store = BulkStore(w, lane, units, targets, "tensor store", end, combine)
+        tensor_maps.note_use(w, int(map[lane]), line, store.is_over_to)
+        _start(store)
+
+
+def _has_seen(w: State, actor: int, filling: int) -> bool:
+    """Whether a warp has waited for the phase in which an mbarrier's copies arrive."""
+    return bool(w.clock[GENERIC, actor] >= filling)
 
 
 def _tensor(

@@ -110,7 +110,7 @@ def load_global(w: State, at: Lanes, kind: str, count: int, mask: Mask, semantic
     elif semantics:
         order.observe(w, at, semantics)
     else:
-        w.cta.global_order.note_read(w, at, size)
+        w.cta.global_order.read(w, at, size, "ld.global")
     rows = w.memory.gather(at, size).view(kind)
     return _columns(rows, mask, count)
 

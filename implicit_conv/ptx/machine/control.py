@@ -269,10 +269,14 @@ def stores_wait(w: Warp, part: Part, i: Instruction) -> Part | None:
     """``cp.async.bulk.wait_group``: bulk stores have read, or written too (9.7.9)."""
     left = _uniform(w, part, i.operands[0], "counts of groups")
     for lane in np.flatnonzero(part.mask).tolist():
-        groups = w.store_groups[lane]
+        groups, read = w.store_groups[lane], w.read_groups[lane]
         while len(groups) > left:
-            for store in groups.popleft():
+            read.append(groups.popleft())
+            for store in read[-1]:
                 store.finish()
+        while "read" not in i.opcode and len(read) + len(groups) > left:
+            for store in read.popleft():
+                store.wrote()
     part.block += 1
     return part
 

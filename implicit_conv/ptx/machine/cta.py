@@ -12,7 +12,7 @@ from implicit_conv.ptx.machine.barriers import Barrier, Meeting
 from implicit_conv.ptx.machine.order import Flags
 from implicit_conv.ptx.machine.warp import Warp
 from implicit_conv.ptx.memory.clocks import BARRIERS, GENERIC, new_clock
-from implicit_conv.ptx.memory.global_memory import GlobalOrder
+from implicit_conv.ptx.memory.global_order import GlobalOrder
 from implicit_conv.ptx.memory.shared import SharedMemory
 from implicit_conv.ptx.memory.shared_layout import SHARED_BASE
 
@@ -45,6 +45,7 @@ class Cta:
         self.flags: Flags = {}  # what its warps have released at shared and global addresses
         self.global_order = GlobalOrder(launch.memory)
         self.acquired_maps: set[int] = set()  # addresses of tensor maps that kernels wrote
+        self.map_uses: dict[int, list[Any]] = {}  # copies that take a map in global memory
         self.pending: list[Pending] = []
         self.wgmma_said: dict[tuple[int, int], Any] = {}
         # A launch gives each thread all registers that fit, by eights. Later only those are free

@@ -42,6 +42,9 @@ class State:
         self.copy_groups: deque[tuple[int, list[Any]]] = deque()  # (number of the last, all)
         self.stores: list[list[Any]] = [[] for _ in range(LANES)]
         self.store_groups: list[deque[list[Any]]] = [deque() for _ in range(LANES)]
+        self.read_groups: list[deque[list[Any]]] = [
+            deque() for _ in range(LANES)
+        ]  # but not written
         self.wgmma: list[Any] = []
         self.wgmma_groups: deque[list[Any]] = deque()
         self.wgmma_values: dict[tuple[int, ...], list[Lanes]] = {}

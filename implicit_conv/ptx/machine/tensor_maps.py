@@ -1,13 +1,15 @@
 """Tensor maps that a kernel makes: ``tensormap.replace`` and fences of their proxy (PTX ISA 9.7.9).
 
-Zeros are a map of one axis of bytes, as in Triton's kernels. A copy that takes a map which this
-launch has written needs ``fence.proxy.tensormap::generic.acquire`` of its address in its block, and
-the writer a release before, which ``tensormap.cp_fenceproxy`` has in it.
+Zeros are a map of one axis of bytes, as in Triton's kernels. A copy that takes a map in global
+memory needs ``fence.proxy.tensormap::generic.acquire`` of its address in its block; parameters and
+constants need none. If this launch has written it, the writer needs a release before, which
+``tensormap.cp_fenceproxy`` has in it.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
 
@@ -101,8 +103,25 @@ def change(
         store(w, place, "u8", _columns(np.frombuffer(made, np.uint64)), alone, "")
         if space != "shared":
             address = int(place[lane])
+            need_unused(w, address, "tensormap.replace")
             w.cta.acquired_maps.discard(address)
             w.launch.unreleased_maps.add(address)
+
+
+def note_use(w: State, address: int, line: int, is_over: Callable[[State], bool]) -> None:
+    """The copy of a line takes the map at an address, until `is_over` to a warp that has waited."""
+    if w.launch.may_change(address):
+        w.cta.map_uses.setdefault(address, []).append((line, is_over))
+
+
+def need_unused(w: State, address: int, what: str) -> None:
+    """Raise PtxError unless a warp has waited for all copies that take the map at an address."""
+    for line, is_over in w.cta.map_uses.pop(address, []):
+        if not is_over(w):
+            raise PtxError(
+                f"{what} of the tensor map at {address:#x}, which the copy of line {line} takes: "
+                f"{w} has not waited for it yet"
+            )
 
 
 def copy_and_release(w: State, target: Lanes, source: Lanes, mask: Lanes) -> None:
@@ -112,6 +131,7 @@ def copy_and_release(w: State, target: Lanes, source: Lanes, mask: Lanes) -> Non
     words = access.load_shared(w, source, "u8", WORDS, alone, "")[:, alone].reshape(-1)
     access.store_global(w, target, "u8", _columns(words), alone, "")
     address = int(target[alone][0])
+    need_unused(w, address, "tensormap.cp_fenceproxy")
     w.cta.acquired_maps.discard(address)
     w.launch.unreleased_maps.discard(address)
 
@@ -130,16 +150,20 @@ def acquire(w: State, place: Lanes, mask: Lanes) -> None:
 def for_copy(w: State, address: int) -> TensorMap:
     """The map at an address, which a copy of this block may take."""
     map: TensorMap = w.launch.map_at(address)
-    if w.launch.has_written(address, MAP_BYTES):
-        if address in w.launch.unreleased_maps:
-            lacks = "release since it was replaced"
-        else:
-            lacks = "" if address in w.cta.acquired_maps else "acquire of it in this block"
-        if lacks:
-            raise PtxError(
-                f"the tensor map at {address:#x} was written by this launch, with no "
-                f"fence.proxy.tensormap::generic.{lacks}"
-            )
+    if not w.launch.may_change(address):
+        return map
+    made = w.launch.has_written(address, MAP_BYTES)
+    whose = "was written by this launch" if made else "lies in global memory"
+    if address in w.launch.unreleased_maps:
+        lacks = "release since it was replaced"
+    else:
+        lacks = "" if address in w.cta.acquired_maps else "acquire of it in this block"
+    if lacks:
+        raise PtxError(
+            f"the tensor map at {address:#x} {whose}, with no "
+            f"fence.proxy.tensormap::generic.{lacks}"
+        )
+    if made:
         _check(map)
     return map
 

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from implicit_conv.ptx.errors import PtxError
 from implicit_conv.ptx.kinds import Lanes
-from implicit_conv.ptx.memory.clocks import GENERIC, stamp
-from implicit_conv.ptx.memory.shared import Accessor, are_same
 from implicit_conv.ptx.memory.tensor_map import TensorMap
 
 Bytes = NDArray[np.uint8]
@@ -106,52 +104,3 @@ class Memory:
             if 0 <= start and start + size <= buffer.data.size:
                 return buffer.data[start : start + size]
         raise PtxError(f"global addresses {address:#x} to {address + size:#x} lie in no array")
-
-
-class GlobalOrder:
-    """The last weak writes of a block's warps, byte by byte of the buffers that they touch (PTX ISA
-    8, memory model).
-
-    A weak read or write of bytes that another warp of the block has written is in order if the warp
-    has seen that write. Writes of other blocks, and reads that a write overtakes, are not looked
-    for.
-    """
-
-    def __init__(self, memory: Memory) -> None:
-        self.memory = memory
-        # By the buffer's address: the warp that wrote a byte, and its stamp and one (0: never).
-        self.last: dict[int, tuple[NDArray[np.uint8], NDArray[np.int32]]] = {}
-
-    def note_read(self, w: Accessor, at: Lanes, size: int) -> None:
-        """A warp reads `size` bytes at addresses."""
-        if self.last:
-            for _, buffer, cells in self.memory.places(at, size):
-                if buffer.address in self.last:
-                    self._need_order(w, buffer, cells, "ld.global")
-
-    def write(self, w: Accessor, buffer: Buffer, cells: Lanes, rows: Bytes) -> None:
-        """A warp writes rows to cells of a buffer; the same values as of `SharedMemory.write`."""
-        strict = w.cta.launch.strict
-        if buffer.address not in self.last:
-            shape = buffer.data.size
-            self.last[buffer.address] = np.zeros(shape, np.uint8), np.zeros(shape, np.int32)
-        same = are_same(buffer.data[cells], rows, strict) & (not strict)
-        self._need_order(w, buffer, cells[~same], "st.global")
-        buffer.data[cells] = rows
-        wrong = ~are_same(buffer.data[cells], rows, strict)
-        if wrong.any():
-            at = buffer.address + int(cells[wrong][0, 0])
-            raise PtxError(f"st.global at global {at:#x}: lanes write different values at once")
-        writer, written = self.last[buffer.address]
-        new = ~same | (written[cells] == 0).any(1)
-        writer[cells[new]], written[cells[new]] = w.index, stamp(w.now) + 1
-
-    def _need_order(self, w: Accessor, buffer: Buffer, cells: Lanes, what: str) -> None:
-        writer, written = self.last[buffer.address]
-        late = written[cells] > w.clock[GENERIC][writer[cells]] + 1
-        if late.any():
-            cell = int(cells[late][0])
-            raise PtxError(
-                f"{what} at global {buffer.address + cell:#x}: no barrier orders it after the "
-                f"write of warp {writer[cell]}"
-            )
