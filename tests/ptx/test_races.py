@@ -317,3 +317,42 @@ def test_the_same_values_do_not_hide_a_read_that_no_barrier_orders():
     body = body.replace("ld.shared.u32 %r6, [%r4]", f"{other} ld.shared.u32 %r6, [%r7]")
     with pytest.raises(ptx.PtxError, match=r"never written|no barrier orders it after its writer"):
         ptx.run(kernel(body), 1, 64, [np.zeros(64, np.uint32)])
+
+
+OVERWRITTEN = """
+    .shared .align 128 .b8 tile[256]; .shared .align 8 .b8 full[8];
+    mov.b64 %d2, map; cvta.param.u64 %d2, %d2; ld.param.u64 %d1, [y];
+    mov.u32 %r1, %tid.x; mov.u32 %r2, tile; mov.u32 %r3, full; mov.u32 %r5, 0;
+    setp.ne.u32 %p1, %r1, 0; @%p1 bra READY;
+    mbarrier.init.shared::cta.b64 [%r3], 1; fence.mbarrier_init.release.cluster;
+    READY: bar.sync 0;
+    LOOP: @%p1 bra WAIT;
+    shl.b32 %r7, %r5, 3; mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r3], 256;
+    cp.async.bulk.tensor.2d.shared::cta.global.tile.mbarrier::complete_tx::bytes
+        [%r2], [%d2, {0, %r7}], [%r3];
+    WAIT: mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r3], %r5; @!%p2 bra WAIT;
+    mad.lo.u32 %r4, %r1, 4, %r2; ld.shared.u32 %r8, [%r4];
+    mad.lo.u32 %r6, %r5, 64, %r1; mul.wide.u32 %d3, %r6, 4; add.s64 %d4, %d1, %d3;
+    st.global.u32 [%d4], %r8;
+    FENCE bar.sync 0;
+    add.u32 %r5, %r5, 1; setp.lt.u32 %p2, %r5, 2; @%p2 bra LOOP;
+"""
+
+
+@pytest.mark.parametrize("fence", ["", "fence.proxy.async.shared::cta;"])
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_stage_that_was_read_is_overwritten(fence, strict):
+    """Through the async proxy, which the ISA orders by a fence alone and CUTLASS by a barrier
+    (triton issue 7262, DeepEP issue 642).
+    """
+    parameters = ".param .align 64 .b8 map[128], .param .u64 y"
+    text = kernel(OVERWRITTEN.replace("FENCE", fence), parameters)
+    map = ptx.TensorMap("tile", 4, 0, (8, 16), (32,), (1, 1), box=(8, 8))
+    for seed in SEEDS:
+        x, y = np.arange(128, dtype=np.uint32).reshape(16, 8), np.zeros(128, np.uint32)
+        if strict and not fence:
+            with pytest.raises(ptx.PtxError, match=r"has read it, with no fence.proxy.async"):
+                ptx.run(text, 1, 64, [ptx.Tensor(map, x), y], seed=seed, strict=True)
+        else:
+            ptx.run(text, 1, 64, [ptx.Tensor(map, x), y], seed=seed, strict=strict)
+            assert np.array_equal(y, np.arange(128))

@@ -80,6 +80,8 @@ class SharedMemory:
         self.writer = np.zeros(room, np.int16)  # the actor that wrote a byte last
         self.written = np.full(room, -1, np.int32)  # and its stamp
         self.read = np.full((room, warps), -1, np.int32)  # stamp of the last read by each warp
+        # Whether an asynchronous operation was the last to read a unit for each warp.
+        self.asynchronous = np.zeros((room // UNIT, warps), bool)
         self.strong = np.full(room, -1, np.int32)  # of the last atomic or other strong write
 
     def place(self, offset: int) -> str:
@@ -123,6 +125,7 @@ class SharedMemory:
         self._need_strong(w, units, size, f"{what} of")
         stamps = (w.now << LANE_BITS) + lanes
         self.read.reshape(-1, size, self.read.shape[1])[units, :, w.index] = stamps[:, None]
+        self.asynchronous[units * size // UNIT, w.index] = False
 
     def write(
         self, w: Accessor, units: Lanes, size: int, lanes: Lanes, rows: Lanes, what: str
@@ -232,12 +235,24 @@ class SharedMemory:
             first[row] = True
             self.refuse(first, units, size, f"{what} to", reason, w)
 
+    def _need_fenced_reads(self, w: Accessor, units: Lanes, size: int, what: str) -> None:
+        """Raise PtxError unless a fence of the async proxy follows all generic reads."""
+        at = units * size // UNIT
+        reads = self.read.reshape(-1, UNIT, self.read.shape[1])[at].max(1)
+        late = (reads > w.clock[ASYNC][: reads.shape[1]]) & ~self.asynchronous[at]
+        if late.any():
+            row, warp = np.argwhere(late)[0]
+            reason = f"warp {warp} has read it, with no fence.proxy.async in between (strict)"
+            self.refuse(late[row : row + 1, :1] | True, units[row:], size, f"{what} to", reason, w)
+
     # -- the async proxy, and cp.async --------------------------------------------------------
 
     def begin_write(self, w: Accessor, units: Lanes, size: int, what: str, proxy: int) -> None:
         """A copy that `w` issues will write these units, through `proxy`."""
         self._need_state(units, size, what, writes=True)
         self._claim(w, units, size, what, proxy)
+        if w.cta.launch.strict and proxy == ASYNC:
+            self._need_fenced_reads(w, units, size, what)
         self.state.reshape(-1, size)[units] = IN_FLIGHT
 
     def end_write(self, units: Lanes, rows: Lanes, actor: int, at: int) -> None:
@@ -264,6 +279,7 @@ class SharedMemory:
         np.subtract.at(self.reading, units, 1)
         warps = self.read.shape[1]
         self.read.reshape(-1, UNIT, warps)[units, :, w.index] = stamp(w.now)
+        self.asynchronous[units, w.index] = True
 
     # -- messages -----------------------------------------------------------------------------
 
