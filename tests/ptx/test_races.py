@@ -356,3 +356,21 @@ def test_a_stage_that_was_read_is_overwritten(fence, strict):
         else:
             ptx.run(text, 1, 64, [ptx.Tensor(map, x), y], seed=seed, strict=strict)
             assert np.array_equal(y, np.arange(128))
+
+
+def test_a_wait_that_passes_at_once_is_named_by_the_error_that_follows():
+    """A ring's parity for a barrier of one slot (tilelang issue 3087)."""
+    body = """
+    .shared .align 8 .b8 full[8];
+    mov.u32 %r3, full; mov.u32 %r1, %tid.x; setp.ne.u32 %p1, %r1, 0; @%p1 bra END;
+    mbarrier.init.shared::cta.b64 [%r3], 1;
+    ARRIVE FIRST: mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r3], 0; @!%p2 bra FIRST;
+    MORE SECOND: mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r3], PARITY; @!%p2 bra SECOND;
+    mbarrier.arrive.shared::cta.b64 _, [%r3], 2;
+    END:"""
+    arrive = "mbarrier.arrive.shared::cta.b64 _, [%r3];"
+    for parity, more, again in (("0", "", True), ("1", arrive, False)):
+        text = body.replace("ARRIVE", arrive).replace("MORE", more).replace("PARITY", parity)
+        with pytest.raises(ptx.PtxError, match="2 arrivals, but only 1 of 1") as found:
+            ptx.run(kernel(text), 1, 32, [np.zeros(1)])
+        assert ("warp 0 passed a wait for phase 0 again, line" in str(found.value)) == again

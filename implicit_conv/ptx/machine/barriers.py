@@ -25,6 +25,8 @@ class Barrier:
         self.fenced: tuple[int, int] | None = None  # (warp, stamp) of a fence past the init
         self.pending, self.bytes, self.phase = count, 0, 0
         self.refused = -1  # the last phase that a warp waited for before its end
+        self.waited: dict[int, int] = {}  # the last phase that each warp has waited for
+        self.again = ""  # a wait of a warp for a phase that it had waited for before, in words
         self.joined = clock.copy()  # of the arrivals of this phase
         self.clock = clock.copy()  # of the last phase that has ended
 
@@ -33,7 +35,7 @@ class Barrier:
         if count > self.pending:
             raise PtxError(
                 f"{self.name} phase {self.phase}: {count} arrivals, but only {self.pending} of "
-                f"{self.count} are missing"
+                f"{self.count} are missing{self.again}"
             )
         self.pending -= count
         if clock is not None:
@@ -68,11 +70,22 @@ class Barrier:
         """Whether the phase of this parity has ended: the one before the current, or not."""
         return (self.phase & 1) != parity
 
+    def note_wait(self, warp: int, place: str) -> None:
+        """A wait by a warp has passed. One that passes at once, since its phase had ended before,
+        may have the wrong parity: errors that follow say so.
+        """
+        if self.waited.get(warp) == self.phase and not self.again:
+            self.again = (
+                f"; before, warp {warp} passed a wait for phase {self.phase - 1} again, {place}: "
+                "is its parity right?"
+            )
+        self.waited[warp] = self.phase
+
     def __str__(self) -> str:
         surplus = ", more than were expected" if self.bytes < 0 else ""
         return (
             f"{self.name} phase {self.phase} lacks {self.pending} of {self.count} arrivals and "
-            f"{self.bytes} bytes{surplus}"
+            f"{self.bytes} bytes{surplus}{self.again}"
         )
 
 

@@ -204,7 +204,10 @@ def mbarrier_wait(w: Warp, part: Part, i: Instruction) -> Part | None:
     if i.opcode[1] == "try_wait" and w.launch.flaky and draw.random() < w.launch.flaky:
         result &= np.array([draw.random() < GIVES_UP for _ in range(LANES)])
     for barrier, lanes in passed:
-        if (result & lanes & mask).any() and "relaxed" not in i.opcode:
+        if not (result & lanes & mask).any():
+            continue
+        barrier.note_wait(w.index, i.place)
+        if "relaxed" not in i.opcode:
             w.acquire(barrier.clock)
     w.launch.code.set_register(w, destination, result, mask)
     part.block += 1
