@@ -26,6 +26,11 @@ TENSOR_ALIGNMENT = 128  # of a tensor copy's shared address
 PIECES = 3  # in which a tensor copy arrives, at most
 
 
+def places_of(rows: list[Inside]) -> list[tuple[int, int]]:
+    """(address, bytes) of the rows that have some inside the tensor."""
+    return [(row[0], row[2]) for row in rows if row is not None]
+
+
 class AsyncCopy:
     """``cp.async`` of one warp instruction: `width` bytes of each lane (9.7.9, cp.async)."""
 
@@ -86,8 +91,7 @@ class BulkLoad:
         self.w, self.units, self.rows, self.barrier = w, units, rows, barrier
         self.end = end  # called when all pieces have arrived
         w.shared.begin_write(w, units.reshape(-1), UNIT, what, ASYNC)
-        for row in filter(None, rows):
-            w.cta.global_order.read(w, np.array(row[:1]), row[2], what, ASYNC)
+        w.cta.global_order.copy(w, places_of(rows), what)
         draw = w.launch.random
         cuts = sorted(draw.sample(range(1, len(rows)), min(PIECES - 1, len(rows) - 1)))
         ends = [*cuts, len(rows)]
@@ -132,8 +136,7 @@ class BulkStore:
         self.end = end  # called when it has written
         self.done = self.is_over = False  # over: the thread has waited, without .read
         w.shared.begin_read(w, units.reshape(-1), what)
-        places = [(row[0], row[2]) for row in rows if row is not None]
-        w.cta.global_order.begin_store(w, places, what, combine is not None)
+        w.cta.global_order.begin_store(w, places_of(rows), what, combine is not None)
 
     def step(self) -> bool:
         """Read and write; always the last step."""
@@ -161,8 +164,8 @@ class BulkStore:
     def wrote(self) -> None:
         """The issuing thread has waited for what was written, too."""
         self.is_over = True
-        for row in filter(None, self.rows):
-            self.w.cta.global_order.end_store(self.w, row[0], row[2])
+        for address, size in places_of(self.rows):
+            self.w.cta.global_order.end_store(self.w, address, size)
 
 
 def complete_tensor(w: State, copy: TensorCopy, units: Lanes) -> None:

@@ -44,6 +44,15 @@ class GlobalOrder:
                 if buffer.address in self.last:
                     self._need_order(w, buffer, cells, what, proxy)
 
+    def copy(self, w: Accessor, rows: list[tuple[int, int]], what: str) -> None:
+        """A bulk copy that a warp issues reads rows, each (address, bytes)."""
+        if not rows or not self.last:
+            return
+        low, high = min(rows)[0], max(rows)[0]
+        if any(low < at + last.kind.size and at <= high for at, last in self.last.items()):
+            for address, size in rows:
+                self.read(w, np.array([address]), size, what, ASYNC)
+
     def write(self, w: Accessor, buffer: Buffer, cells: Lanes, rows: Bytes) -> None:
         """A warp writes rows to cells of a buffer; the same values as of `SharedMemory.write`."""
         strict, last = w.cta.launch.strict, self._of(buffer)
