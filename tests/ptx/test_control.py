@@ -287,3 +287,18 @@ def test_a_deadlock_names_barriers_by_their_variables_and_lines_of_the_source():
         ptx.run(text, 1, 1, [None])
     said = str(caught.value)
     assert "pipe.cu:12); it waits for mbarrier at shared 0x408 (full + 0) phase 0" in said
+
+
+def test_a_deadlock_names_who_has_arrived():
+    body = """.shared .align 8 .b8 full[8]; mov.u32 %r2, full;
+    mov.u32 %r1, %tid.x; shr.u32 %r3, %r1, 5; setp.eq.u32 %p1, %r1, 0;
+    @%p1 mbarrier.init.shared.b64 [%r2], 96; bar.sync 0;
+    setp.eq.u32 %p2, %r3, 1; @%p2 bra LAST;
+    mbarrier.arrive.shared.b64 _, [%r2];
+    WAIT: mbarrier.try_wait.parity.shared.b64 %p3, [%r2], 0; @!%p3 bra WAIT;
+    LAST: bar.sync 2, 96;"""
+    with pytest.raises(ptx.PtxError) as caught:
+        ptx.run(kernel(body), 1, 96, [None])
+    said = str(caught.value)
+    assert "lacks 32 of 96 arrivals and 0 bytes (warps 0, 2 arrived)" in said
+    assert "barrier 2: 32 of 96 threads (warp 1 arrived)" in said

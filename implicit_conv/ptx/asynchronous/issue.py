@@ -76,7 +76,7 @@ def arrive_after_copies(w: State, at: Lanes, noinc: bool, mask: Lanes) -> None:
         left[0] -= 1
         if left[0] <= 0:
             for barrier, lanes in barriers:
-                barrier.arrive(lanes, clock)
+                barrier.arrive(lanes, clock, w.index)
 
     for copy in waiting:
         copy.then.append(count_down)

@@ -24,13 +24,14 @@ class Barrier:
         self.maker, self.born = maker, born
         self.fenced: tuple[int, int] | None = None  # (warp, stamp) of a fence past the init
         self.pending, self.bytes, self.phase = count, 0, 0
+        self.arrived: set[int] = set()  # the warps that have arrived in this phase
         self.refused = -1  # the last phase that a warp waited for before its end
         self.waited: dict[int, int] = {}  # the last phase that each warp has waited for
         self.again = ""  # a wait of a warp for a phase that it had waited for before, in words
         self.joined = clock.copy()  # of the arrivals of this phase
         self.clock = clock.copy()  # of the last phase that has ended
 
-    def arrive(self, count: int, clock: Clock | None) -> None:
+    def arrive(self, count: int, clock: Clock | None, warp: int) -> None:
         """Count arrivals by a warp that releases `clock`, or None if they are relaxed."""
         if count > self.pending:
             raise PtxError(
@@ -38,6 +39,7 @@ class Barrier:
                 f"{self.count} are missing{self.again}"
             )
         self.pending -= count
+        self.arrived.add(warp)
         if clock is not None:
             join(self.joined, clock)
         self._settle()
@@ -60,6 +62,7 @@ class Barrier:
         self.joined[GENERIC, self.actor] = self.joined[ASYNC, self.actor] = stamp(self.phase)
         self.clock = self.joined.copy()
         self.pending = self.count
+        self.arrived.clear()
 
     @property
     def filling(self) -> int:
@@ -85,8 +88,16 @@ class Barrier:
         surplus = ", more than were expected" if self.bytes < 0 else ""
         return (
             f"{self.name} phase {self.phase} lacks {self.pending} of {self.count} arrivals and "
-            f"{self.bytes} bytes{surplus}{self.again}"
+            f"{self.bytes} bytes{surplus}{came(self.arrived)}{self.again}"
         )
+
+
+def came(warps: set[int]) -> str:
+    """Which warps have arrived, as the end of a message."""
+    if not warps:
+        return ""
+    numbers = ", ".join(map(str, sorted(warps)))
+    return f" ({'warps' if len(warps) > 1 else 'warp'} {numbers} arrived)"
 
 
 class Meeting:
@@ -94,12 +105,14 @@ class Meeting:
 
     def __init__(self, clock: Clock) -> None:
         self.arrived, self.turn = 0, 0
+        self.warps: set[int] = set()  # those that have arrived in this turn
         self.joined = clock.copy()
         self.clock = clock.copy()  # of the last completed turn
 
-    def arrive(self, threads: int, clock: Clock, needed: int) -> None:
-        """Count threads; the last of `needed` ends the turn."""
+    def arrive(self, threads: int, clock: Clock, needed: int, warp: int) -> None:
+        """Count threads of a warp; the last of `needed` ends the turn."""
         join(self.joined, clock)
+        self.warps.add(warp)
         self.arrived += threads
         if self.arrived > needed:
             raise PtxError(f"{self.arrived} threads arrive at a barrier for {needed}")
@@ -109,4 +122,5 @@ class Meeting:
         """End the turn if `needed` threads have come, which grow fewer where threads end."""
         if self.arrived >= needed:
             self.arrived, self.turn, self.clock = 0, self.turn + 1, self.joined
+            self.warps.clear()
             self.joined = np.full_like(self.joined, -1)

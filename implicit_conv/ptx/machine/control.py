@@ -14,7 +14,7 @@ import numpy as np
 from implicit_conv.ptx.errors import PtxError, UnsupportedError, shortened
 from implicit_conv.ptx.kinds import LANE, LANES, Lanes
 from implicit_conv.ptx.machine import mbarrier
-from implicit_conv.ptx.machine.barriers import Barrier, Meeting
+from implicit_conv.ptx.machine.barriers import Barrier, Meeting, came
 from implicit_conv.ptx.machine.warp import Part, Wait, Warp
 from implicit_conv.ptx.memory.clocks import GENERIC, stamp
 from implicit_conv.ptx.memory.spaces import WINDOW_BYTES
@@ -124,7 +124,7 @@ def block_sync(w: Warp, part: Part, i: Instruction) -> Part | None:
     clock = w.release()
     w.synchronise()
 
-    meeting.arrive(LANES if whole else int(part.mask.sum()), clock, _needed(w, threads))
+    meeting.arrive(LANES if whole else int(part.mask.sum()), clock, _needed(w, threads), w.index)
     part.block += 1
     if "arrive" in i.opcode:
         if not threads:
@@ -147,7 +147,8 @@ def _hold(w: Warp, part: Part, meeting: Meeting, turn: int, threads: int, name: 
         return meeting.turn > turn
 
     def words() -> str:
-        return f"{name}: {meeting.arrived} of {_needed(w, threads)} threads"
+        arrived = f"{meeting.arrived} of {_needed(w, threads)} threads"
+        return f"{name}: {arrived}{came(meeting.warps)}"
 
     return part.hold(Wait(ready, lambda: w.acquire(meeting.clock), words))
 
@@ -163,7 +164,7 @@ def cluster_arrive(w: Warp, part: Part, i: Instruction) -> Part | None:
     clock = w.release()
     seen = np.full_like(clock, -1) if "relaxed" in i.opcode else clock
     count = LANES if (part.mask == w.alive).all() else int(part.mask.sum())
-    meeting.arrive(count, seen, _needed(w, 0))
+    meeting.arrive(count, seen, _needed(w, 0), w.index)
     part.block += 1
     return part
 

@@ -102,7 +102,7 @@ def arrive(w: State, at: Lanes, count: Lanes | None, relaxed: bool, mask: Lanes)
         totals[address] = totals.get(address, 0) + number
     tokens = {address: find(w, address).phase for address in totals}
     for address, number in totals.items():
-        find(w, address).arrive(number, clock)
+        find(w, address).arrive(number, clock, w.index)
     out = np.zeros(LANES, np.uint64)
     out[mask] = [tokens[address] for address in places]
     return out
