@@ -224,8 +224,6 @@ def _word(argument: Any, size: int, memory: Memory, places: dict[int, int]) -> b
         word = bytes(size)
     elif isinstance(argument, bytes):
         word = argument
-    elif isinstance(argument, np.generic):
-        word = argument.tobytes()
     elif isinstance(argument, Mapping):
         word = _struct(argument, size, memory, places)
     elif isinstance(argument, np.ndarray):
@@ -251,7 +249,8 @@ def _struct(members: Mapping[int, Any], size: int, memory: Memory, places: dict[
     data = bytearray(size)
     for offset, member in members.items():
         kinds = {np.ndarray: 8, Tensor: MAP_BYTES, type(None): 8}
-        word = _word(member, kinds.get(type(member), 0), memory, places)
+        given = member.tobytes() if isinstance(member, np.generic) else member
+        word = _word(given, kinds.get(type(given), 0), memory, places)
         if not word or not 0 <= offset <= size - len(word):
             raise LaunchError(
                 f"the member {shortened(repr(member))} at byte {offset} of a struct of {size}: "

@@ -267,6 +267,17 @@ def test_arguments_are_checked():
     ptx.run(text.replace("sm_90a", "sm_80"), 1, 32, [None, 1], "sm_120")
 
 
+@pytest.mark.parametrize("kind", [int, np.uint8, np.int32, np.int64])
+@pytest.mark.parametrize("real", [float, np.float32, np.float64])
+def test_numpy_scalars_are_numbers(kind, real):
+    """Such as products of a shape: a parameter has its own size, whatever that of the scalar."""
+    body = "ld.param.u32 %r1, [n]; ld.param.f32 %f1, [f]; st.global.v2.b32 [%d1], {%r1, %f1};"
+    x = np.zeros(2, np.uint32)
+    text = kernel(body, ".param .u64 x, .param .u32 n, .param .f32 f")
+    ptx.run(text, 1, 1, [x, kind(5), real(2.5)])
+    assert (x[0], x.view(np.float32)[1]) == (5, 2.5)
+
+
 def test_an_entry_is_chosen_by_name():
     text = kernel(f"{ELEMENT} st.global.u32 [%d2], 5;")
     other = text.split(".visible")[1].replace("entry k", "entry other").replace("], 5;", "], 6;")
