@@ -268,6 +268,7 @@ REPLICATED = """
 """
 # A sum that half the lanes round otherwise, as Triton's sums over lanes do.
 NEAR = "mov.u32 %r5, 0x3F800001; and.b32 %r6, %r1, 1; add.u32 %r5, %r5, %r6;"
+CLOSE = NEAR.replace("0x3F800001", "1000000")
 SAME = {  # name: (bytes between lanes, value, threads, default, strict)
     "a word for each lane": (4, "mov.u32 %r5, %r3;", 32, "", ""),
     "one value of all lanes": (0, "mov.u32 %r5, 7;", 32, "", ""),
@@ -276,6 +277,14 @@ SAME = {  # name: (bytes between lanes, value, threads, default, strict)
     "equal values of two warps": (4, "mov.u32 %r5, %r3;", 64, "", "no barrier orders it"),
     "sums of two warps": (4, NEAR, 64, "", "no barrier orders it"),
     "different values of two warps": (4, "mov.u32 %r5, %r1;", 64, "no barrier", "no barrier"),
+    "close integers of lanes": (0, CLOSE, 32, "at once", "at once"),
+    "close integers of two warps": (
+        4,
+        CLOSE.replace("and.b32 %r6, %r1, 1", "shr.u32 %r6, %r1, 5"),
+        64,
+        "no barrier",
+        "no barrier",
+    ),
 }
 
 
@@ -307,6 +316,50 @@ def test_the_same_values_of_two_warps_in_global_memory(strict):
         else:
             ptx.run(text, 1, 64, [y], strict=strict)
             assert np.array_equal(y[:32], np.arange(1, 33))
+
+
+# Warp 1 writes what warp 0 has written, and then warp 0 another value.
+SHARED_AGAIN = (
+    EXCHANGE
+    + """
+    mov.u32 %r6, 5; mov.u32 %r9, 0; @!%p1 bra OTHER;
+    st.shared.u32 [%r5], %r6;
+    WAIT: add.u32 %r9, %r9, 1; setp.lt.u32 %p3, %r9, 200; @%p3 bra WAIT;
+    BARRIER
+    mov.u32 %r6, 6; st.shared.u32 [%r5], %r6; ret;
+    OTHER: add.u32 %r9, %r9, 1; setp.lt.u32 %p3, %r9, 20; @%p3 bra OTHER;
+    st.shared.u32 [%r5], %r6;
+    BARRIER
+"""
+)
+GLOBAL_AGAIN = (
+    EXCHANGE
+    + """
+    mov.u32 %r6, 5; @%p1 st.global.u32 [%d2], %r6; bar.sync 0; @!%p1 st.global.u32 [%d2], %r6;
+    mov.u32 %r9, 0;
+    WAIT: add.u32 %r9, %r9, 1; setp.lt.u32 %p3, %r9, 20; @%p3 bra WAIT;
+    BARRIER
+    mov.u32 %r6, 6; @%p1 st.global.u32 [%d2], %r6;
+"""
+)
+
+
+@pytest.mark.parametrize("text", [SHARED_AGAIN, GLOBAL_AGAIN], ids=["shared", "global"])
+def test_the_same_values_do_not_hide_a_write_that_no_barrier_orders(text):
+    for seed in SEEDS:
+        found = outcome(text.replace("BARRIER", ""), seed)
+        assert isinstance(found, str) and "warp 0" in found, found
+        assert not isinstance(outcome(text.replace("BARRIER", "bar.sync 0;"), seed), str)
+
+
+def test_elements_of_16_bits_are_compared_as_they_are():
+    """Pairs of them are no float32 values, which could differ by rounding."""
+    body = """.shared .align 16 .b8 words[128]; mov.u32 %r1, %tid.x; and.b32 %r2, %r1, 31;
+    mov.u32 %r4, words; shl.b32 %r5, %r2, 4; add.u32 %r4, %r4, %r5;
+    shr.u32 %r6, %r1, 5; add.u32 %r6, %r6, 0x3F803F80;
+    stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r4], {%r6};"""
+    with pytest.raises(ptx.PtxError, match="no barrier orders it"):
+        ptx.run(kernel(body), 1, 64, [None])
 
 
 def test_the_same_values_do_not_hide_a_read_that_no_barrier_orders():

@@ -59,12 +59,13 @@ class GlobalOrder:
         same = are_same(buffer.data[cells], rows, strict) & (not strict)
         same &= (last.kind[cells] == WRITTEN).all(1)
         self._need_order(w, buffer, cells[~same], "st.global", GENERIC)
+        ordered = ~self._unseen(w, last, cells).any(1)  # others have the same values
         buffer.data[cells] = rows
         wrong = ~are_same(buffer.data[cells], rows, strict)
         if wrong.any():
             at = buffer.address + int(cells[wrong][0, 0])
             raise PtxError(f"st.global at global {at:#x}: lanes write different values at once")
-        new = cells[~same | (last.written[cells] == 0).any(1)]
+        new = cells[ordered]
         last.writer[new], last.written[new], last.kind[new] = w.index, stamp(w.now) + 1, WRITTEN
 
     def begin_store(
@@ -100,13 +101,17 @@ class GlobalOrder:
             self.last[buffer.address] = Last(*never)
         return self.last[buffer.address]
 
+    def _unseen(self, w: Accessor, last: Last, cells: Lanes, proxy: int = GENERIC) -> Lanes:
+        """Which cells have a last write that `w` has not seen, through `proxy`."""
+        seen = w.clock[proxy][last.writer[cells]]
+        return np.asarray(last.written[cells] - 1 > seen)
+
     def _need_order(self, w: Accessor, buffer: Buffer, cells: Lanes, what: str, proxy: int) -> None:
         """Raise PtxError unless `w` has seen the last write to these cells, through `proxy`."""
         last = self.last[buffer.address]
-        kind, writer, written = last.kind[cells], last.writer[cells], last.written[cells] - 1
-        unseen = (written > w.clock[GENERIC][writer]) & (kind < STORING)
-        under_way = kind >= STORING
-        hidden = (written > w.clock[proxy][writer]) & (kind == WRITTEN)
+        kind, under_way = last.kind[cells], last.kind[cells] >= STORING
+        unseen = self._unseen(w, last, cells) & ~under_way
+        hidden = self._unseen(w, last, cells, proxy) & (kind == WRITTEN)
         for late, reason in (
             (
                 under_way,

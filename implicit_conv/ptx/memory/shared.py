@@ -24,6 +24,7 @@ STATES = (
 )
 UNSYNCED = ", with no barrier in between: bar.sync, or bar.warp.sync of its own lanes"
 ROUNDING = np.float32(2.0**-16)  # of a sum of float32 in another order, relative
+NORMAL = np.finfo(np.float32).smallest_normal
 UNIT = 16  # bytes that copies and wgmma handle at least
 
 
@@ -49,13 +50,14 @@ def are_same(first: Lanes, second: Lanes, exact: bool) -> Lanes:
     """Which rows of bytes have the same values, or float32 values that differ by rounding alone.
 
     Triton's sums over lanes let each lane add in an order of its own (triton issue 11614).
+    Subnormal values differ: they are integers, which a store does not tell from float32.
     """
     equal: Lanes = (first == second).all(1)
     if exact or equal.all() or first.shape[1] % 4:
         return equal
     with np.errstate(invalid="ignore"):
         a, b = (np.ascontiguousarray(rows).view(np.float32) for rows in (first, second))
-        near: Lanes = np.abs(a - b) <= ROUNDING * np.abs(a)
+        near: Lanes = (np.abs(a - b) <= ROUNDING * np.abs(a)) & (np.abs(a) >= NORMAL)
     words = (first == second).reshape(len(first), -1, 4).all(2)
     return np.asarray((near | words).all(1))
 
@@ -123,6 +125,9 @@ class SharedMemory:
                 reason = f"another lane of the warp wrote it{UNSYNCED}"
                 self.refuse(other, units, size, f"{what} of", reason, w)
         self._need_strong(w, units, size, f"{what} of")
+        self._stamp_read(w, units, size, lanes)
+
+    def _stamp_read(self, w: Accessor, units: Lanes, size: int, lanes: Lanes) -> None:
         stamps = (w.now << LANE_BITS) + lanes
         self.read.reshape(-1, size, self.read.shape[1])[units, :, w.index] = stamps[:, None]
         self.asynchronous[units * size // UNIT, w.index] = False
@@ -133,17 +138,20 @@ class SharedMemory:
         """Lanes of a warp write rows to units of `size` bytes.
 
         Unless the launch is strict, several warps and lanes may write the same values in any order.
+        Such a write counts as a read, after which alone others may write other values.
         """
         data, strict = self.data.reshape(-1, size), w.cta.launch.strict
+        exact = strict or what == "stmatrix"  # whose elements have 16 bits
         try:
             self.note_write(w, units, size, lanes, what)
         except PtxError:
-            same = are_same(data[units], rows, strict) & self._is_plain(units, size)
+            same = are_same(data[units], rows, exact) & self._is_plain(units, size)
             if strict or not same.any():
                 raise
             self.note_write(w, units[~same], size, lanes[~same], what)
+            self._stamp_read(w, units[same], size, lanes[same])
         data[units] = rows
-        same = are_same(data[units], rows, strict)
+        same = are_same(data[units], rows, exact)
         if not same.all():
             reason = "lanes write different values to it at once"
             self.refuse(~same[:, None], units, size, f"{what} to", reason, w)
