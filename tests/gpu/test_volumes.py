@@ -129,6 +129,14 @@ def test_rows_with_gaps_between_planes(recorder, placed, fetched, device_array, 
             conv3d(*arrays, out=y, **options)
 
 
+def test_filters_whose_planes_do_not_follow_each_other_are_named(placed):
+    """They are read in place where no library can pack them."""
+    case = CASES["3x3x3"]
+    x, w, _, expected = inputs(case, "float16")
+    with pytest.raises(ShapeError, match="x, w, out or residual has planes"):
+        conv3d(placed(x), placed(w, (0, 3, 2, 4, 1)), out=placed(expected), **own_options(case))
+
+
 @pytest.mark.parametrize("rows", [1, 2])
 def test_planes_of_one_row_need_not_follow_each_other(
     recorder, placed, fetched, device_array, rows

@@ -191,7 +191,7 @@ def viewed(choice: Choice, arrays: Arrays) -> tuple[Choice, Arrays]:
     if fallback is None:
         if found is None:  # of images none needs a copy
             raise ShapeError(
-                "x, out or residual has planes that do not follow each other in memory, as all "
+                "x, w, out or residual has planes that do not follow each other in memory, as all "
                 "rows of a volume must on a GPU; pass a contiguous array"
             )
         return choice, found
