@@ -49,6 +49,7 @@ CASES = {
     "time alone": volume(2, 16, 8, (6, 5, 6), (3, 1, 1), padding=((1, 1), (0, 0), (0, 0))),
     "1x1x1": volume(2, 16, 8, (3, 4, 5), (1, 1, 1)),
     "tubelets": volume(2, 3, 8, (4, 8, 8), (2, 4, 4), stride=(2, 4, 4)),
+    "patches of planes": volume(2, 16, 8, (4, 8, 8), (1, 4, 4), stride=(1, 4, 4)),
 }
 
 
@@ -109,7 +110,7 @@ def test_device_volumes_are_read_in_place(recorder, placed, fetched, order, gap,
     np.testing.assert_array_equal(fetched(y), np.maximum(expected + residual, 0))
 
 
-@pytest.mark.parametrize("name", ["planes alone", "time alone", "3x3x3"])
+@pytest.mark.parametrize("name", ["planes alone", "time alone", "patches of planes", "3x3x3"])
 def test_rows_with_gaps_between_planes(recorder, placed, fetched, device_array, name):
     """Part of the rows of each plane: planes cannot be stacked, but are images or rows in place."""
     case = CASES[name]

@@ -281,7 +281,7 @@ def _name(made: AnyCandidate | Kernel, choice: Kernel) -> str:
     """The name of a kernel, and whether it computes a view of planes, patches or copies."""
     if isinstance(choice, WgradChoice):
         return (made if isinstance(made, WgradCandidate) else choice.best).name
-    plain = (choice.fallback or choice).view
+    plain = choice.candidates[0].view
     other = " on patches" if made.view.rank == plain.rank else " on planes"
     return made.variant.name + (other if made.view != plain else "")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from operator import attrgetter
@@ -82,7 +83,11 @@ def choose(
         "candidates": candidates,
         "limits": UNBOUNDED if activation is None else activation[1:],
     }
-    fallback = None if best is plain else _choice(plain, **common)
+    fallback = None
+    for shapes in itertools.takewhile(lambda shapes: shapes is not best.view, (view, *others)):
+        found = min((c for c in candidates if c.view is shapes), key=attrgetter("cycles"))
+        if found.estimate:
+            fallback = _choice(found, fallback=fallback, **common)
     return _choice(best, fallback=fallback, **common)
 
 
