@@ -7,10 +7,13 @@ of wgmma holds 16 of the 64 rows in the same layout (PTX ISA 9.7.14 and 9.7.15).
 
 from __future__ import annotations
 
+import numpy as np
+
 from implicit_conv.kernels.gpu.intrinsic import Asm
 from implicit_conv.kernels.gpu.ptx import instructions
 
 SHORT = {"bfloat16": "bf16", "float16": "f16"}
+ONES = {"bfloat16": np.uint32(0x3F80_3F80), "float16": np.uint32(0x3C00_3C00)}  # a register of two
 
 # Constant part of a K-major shared-memory descriptor, by swizzle span: LBO 1 (unused), SBO of 8
 # rows, swizzle mode.

@@ -13,10 +13,15 @@ blocks for all multiprocessors. A block has one tile of one split:
                                               acc -> the split's part of the workspace
 
 A second kernel adds the parts in the order of the splits, and rounds to dw. Their number and sizes
-are the plan's, so two runs have the same bits. Where x or dy cannot be loaded 16 bytes at a time,
+are the plan's, so two runs have the same bits.
+
+The gradient of a bias, db, is the sum of dy over all pixels. Where it is asked for, the warps of
+blocks of the first columns also add up dy while it is staged, each 16 rows, and the second kernel
+adds these sums too. Where x or dy cannot be loaded 16 bytes at a time,
 kernels/gpu/image_copy.py may copy them before.
 
-In the Call, y is dy, w is dw, and the workspace, float32 [split, K, R*S*C], is at `residual`.
+In the Call, y is dy, w is dw, bias is db, and the workspace is at `residual`: float32
+[split, K, R*S*C], then [K, split] of db.
 """
 
 from __future__ import annotations
@@ -28,7 +33,7 @@ import numpy as np
 
 from implicit_conv.kernels import walk as plain_walk
 from implicit_conv.kernels.gpu import blob, gmem, mbarrier, mma, raster, ring, smem, tma, warp
-from implicit_conv.kernels.gpu.call import Floats, Ints, Params
+from implicit_conv.kernels.gpu.call import Call, Floats, Ints, Params
 from implicit_conv.kernels.gpu.consumer import make_warp_origin
 from implicit_conv.kernels.gpu.integer import divide, quotient
 from implicit_conv.kernels.gpu.producer import make_copy_chunk
@@ -248,9 +253,10 @@ def swizzle_mask(v: WgradVariant) -> int:
 def make_consume(v: WgradVariant) -> Any:
     """consume(params, stages, place, index): a warp's part of a tile, to the workspace."""
     tile_m, tile_n, a_bytes = v.tile_m, v.tile_n, v.a_bytes
-    multiply = {"mma": make_mma, "fma": make_fma, "wgmma": make_wgmma}[v.consumer](v)
+    multiply, sums = make_multiply(v)
     warp_origin, columns, store_rows = make_warp_origin(v), make_columns(v.unit), make_store_rows(v)
-    zeros = (np.float32(0),) * v.accumulators
+    store_dy = make_store_dy(v, sums)
+    zeros = (np.float32(0),) * (v.accumulators + sums)
 
     @device
     def consume(params: Params, stages: Ring, place: Ints, index: int) -> None:
@@ -260,7 +266,7 @@ def make_consume(v: WgradVariant) -> Any:
         for _ in range(call.k_blocks):
             ring.wait_full(stages, stage, parity)
             a = ring.address(stages, stage)
-            acc = multiply(acc, a, a + a_bytes, row, column, lane)
+            acc = multiply(acc, a, a + a_bytes, row, column, lane, panel, index)
             ring.release(stages, stage, lane)
             stage, parity = ring.advance(stages, stage, parity)
         k = tile * tile_m + row + lane // 4
@@ -268,8 +274,16 @@ def make_consume(v: WgradVariant) -> Any:
         width = g.R * g.S * columns(g)
         at = call.residual + 4 * (((split * g.groups + group) * g.K + k) * width + column)
         store_rows(at, 4 * width, g.K - k, width - column, acc)
+        store_dy(params, place, index, lane, acc)
 
     return consume
+
+
+@device
+def transposed_a(panel: int, panel_bytes: int, mask: int, a: int, row: int, lane: int) -> int:
+    """The address of a lane's row of the first 16 pixels of dy, for transposed ldmatrix."""
+    a += row // panel * panel_bytes + (lane % 8 + lane // 16 * 8) * PANEL_BYTES
+    return walk.swizzle(a + row % panel * 2 + lane // 8 % 2 * 16, mask)
 
 
 def make_mma(v: WgradVariant) -> Any:
@@ -280,9 +294,8 @@ def make_mma(v: WgradVariant) -> Any:
 
     @device
     def multiply(acc: Floats, a: int, b: int, row: int, column: int, lane: int) -> Floats:
-        a += row // panel * panel_bytes + (lane % 8 + lane // 16 * 8) * PANEL_BYTES
+        a = transposed_a(panel, panel_bytes, mask, a, row, lane)
         b += column // panel * panel_bytes + lane % 16 * PANEL_BYTES
-        a = walk.swizzle(a + row % panel * 2 + lane // 8 % 2 * 16, mask)
         b = walk.swizzle(b + column % panel * 2 + lane // 16 * 16, mask)
         for step in range(steps):
             below = step * 16 * PANEL_BYTES  # whole swizzle atoms
@@ -329,6 +342,95 @@ def make_fma(v: WgradVariant) -> Any:
     return multiply
 
 
+def make_multiply(v: WgradVariant) -> Any:
+    """(multiply(acc, a, b, row, column, lane, panel, index), how many accumulators sum up dy).
+
+    These are the last, of which the first is of row l / 4, the last of row l / 4 + 8: a warp of a
+    block of the first columns has rows of dy of its own, 16 of the tile.
+    """
+    products = {"mma": make_mma, "fma": make_fma, "wgmma": make_wgmma}[v.consumer](v)
+
+    @device
+    def multiply(
+        acc: Floats, a: int, b: int, row: int, column: int, lane: int, panel: int, index: int
+    ) -> Floats:
+        return products(acc, a, b, row, column, lane)
+
+    if not v.biased:
+        return multiply, 0
+    count, tile_m = v.accumulators, v.tile_m
+    sums, add = (2, make_add_floats(v)) if v.consumer == "fma" else (4, make_multiply_ones(v))
+
+    @device
+    def multiply_and_add(
+        acc: Floats, a: int, b: int, row: int, column: int, lane: int, panel: int, index: int
+    ) -> Floats:
+        added, own = acc[count:], 16 * index
+        if (panel == 0) & (own < tile_m):
+            added = add(added, a, own, lane)
+        return products(acc[:count], a, b, row, column, lane) + added
+
+    return multiply_and_add, sums
+
+
+def make_multiply_ones(v: WgradVariant) -> Any:
+    """add(sums, a, row, lane): 16 rows of dy times a tile of ones, in steps of 16 pixels."""
+    panel, panel_bytes, mask, steps = v.panel, v.panel_bytes, swizzle_mask(v), v.tile_k // 16
+    load, multiply, ones = smem.ldmatrix_trans(1), mma.multiply(v.dtype, 1, 1), mma.ONES[v.dtype]
+
+    @device
+    def add(sums: Floats, a: int, row: int, lane: int) -> Floats:
+        a = transposed_a(panel, panel_bytes, mask, a, row, lane)
+        for step in range(steps):
+            sums = multiply(sums, load(a + step * 16 * PANEL_BYTES), (ones, ones))
+        return sums
+
+    return add
+
+
+def make_add_floats(v: WgradVariant) -> Any:
+    """add(sums, a, row, lane): 16 rows of float32 dy, in steps of 4 pixels."""
+    panel, panel_bytes, steps = v.panel, v.panel_bytes, v.tile_k // 4
+    load = smem.load_columns(2, 8 * 4, PANEL_BYTES)
+
+    @device
+    def add(sums: Floats, a: int, row: int, lane: int) -> Floats:
+        upper, lower = sums
+        a += row // panel * panel_bytes + (row % panel + lane // 4) * 4
+        for step in range(steps):
+            dy = load(a + step * 4 * PANEL_BYTES)
+            upper += (dy[0] + dy[1]) + (dy[2] + dy[3])
+            lower += (dy[4] + dy[5]) + (dy[6] + dy[7])
+        return upper, lower
+
+    return add
+
+
+def make_store_dy(v: WgradVariant, sums: int) -> Any:
+    """store_dy(params, place, index, lane, acc): a warp's sums of dy, to the workspace."""
+    if not v.biased:
+        return device(lambda params, place, index, lane, acc: None)
+    tile_m, store, bits = v.tile_m, gmem.store(4), gmem.from_float("float32")
+
+    @device
+    def store_dy(params: Params, place: Ints, index: int, lane: int, acc: Floats) -> None:
+        g, call, (split, group, tile, panel) = params.geometry, params.call, place
+        own = 16 * index + lane // 4
+        k = tile * tile_m + own
+        at = sums_of_dy(call, group * g.K + k) + 4 * split
+        kept = (panel == 0) & (own < tile_m) & (lane % 4 == 0)
+        store(at, bits(acc[-sums]), kept & (k < g.K))
+        store(at + 4 * 8 * call.splits, bits(acc[-1]), kept & (k + 8 < g.K))
+
+    return store_dy
+
+
+@device
+def sums_of_dy(call: Call, k: int) -> int:
+    """The address of those of a filter, which follow the sums of dw of all splits."""
+    return call.residual + call.splits * (call.residual_n + 4 * k)
+
+
 def make_store_rows(v: WgradVariant, tile: int = 0) -> Any:
     """store_rows(at, pitch, rows, columns, acc): a lane's sums of tiles of 16 rows.
 
@@ -353,10 +455,12 @@ def make_store_rows(v: WgradVariant, tile: int = 0) -> Any:
 def make_split_sum(v: SplitSum) -> Any:
     """The kernel that adds splits: a thread has one element of dw; its argument is the blob.
 
-    The Call's strides of `residual` are those of the sums by split, tap and k, in bytes.
+    The Call's strides of `residual` are those of the sums by split, tap and k, in bytes. If they
+    are biased, the next threads have one element of db.
     """
     load, store, threads = gmem.load(4, True), gmem.store(ITEMSIZES[v.dtype]), v.threads
     to_float, from_float = gmem.to_float("float32"), gmem.from_float(v.dtype)
+    bias_sums, bias = make_bias(v)
 
     def split_sum(argument: Any) -> None:
         params = blob.unpack(argument)
@@ -371,6 +475,7 @@ def make_split_sum(v: SplitSum) -> Any:
         kept = k < g.groups * g.K
         apart, total = call.residual_n, np.float32(0)
         at = call.residual + k * call.residual_k + r * call.residual_p + s * call.residual_q + 4 * c
+        at, apart, kept = bias_sums(params, index, at, apart, kept)
         for split in range(0, call.splits, 4):  # so many loads are on their way at once
             first = load(at, kept)
             second = load(at + apart, kept & (split + 1 < call.splits))
@@ -382,6 +487,38 @@ def make_split_sum(v: SplitSum) -> Any:
             total += to_float(fourth)
             at += 4 * apart
         to = call.w + k * call.w_k + c * call.w_c + r * call.w_r + s * call.w_s
-        store(to, from_float(total), kept)
+        store(bias(params, index, to), from_float(total), kept)
 
     return split_sum
+
+
+def make_bias(v: SplitSum) -> Any:
+    """(sums, result) of elements of db, which are behind those of dw.
+
+    sums(params, index, at, apart, kept) are the address of the first sum, the bytes to the next and
+    whether there is such an element; result(params, index, to) is the element's address.
+    """
+    if not v.biased:
+        return device(lambda params, index, at, apart, kept: (at, apart, kept)), device(
+            lambda params, index, to: to
+        )
+    itemsize = ITEMSIZES[v.dtype]
+
+    @device
+    def filter_of(params: Params, index: int) -> int:
+        g = params.geometry
+        return index - g.groups * g.K * (g.R * g.S * g.C)
+
+    @device
+    def sums(params: Params, index: int, at: int, apart: int, kept: bool) -> tuple[int, int, bool]:
+        g, k = params.geometry, filter_of(params, index)
+        if k < 0:
+            return at, apart, kept
+        return sums_of_dy(params.call, k), 4, k < g.groups * g.K
+
+    @device
+    def result(params: Params, index: int, to: int) -> int:
+        k = filter_of(params, index)
+        return to if k < 0 else params.call.bias + k * itemsize
+
+    return sums, result

@@ -36,6 +36,7 @@ class WgradVariant(Tile):
     tile_k: int = 64
     resident: int = 1  # blocks of a multiprocessor
     copy_bytes: int = VECTOR_BYTES  # of a cp.async
+    biased: bool = False  # blocks of the first columns also add up dy, for the gradient of a bias
 
     def __post_init__(self) -> None:
         for rule, holds in _rules(self):
@@ -89,7 +90,8 @@ class WgradVariant(Tile):
     def name(self) -> str:
         """A short name for tables."""
         tile = f"{self.tile_m}x{self.tile_n}x{self.tile_k}"
-        return f"{self.loader} wgrad + {self.consumer} {self.dtype} {tile}"
+        also = " and db" if self.biased else ""
+        return f"{self.loader} wgrad{also} + {self.consumer} {self.dtype} {tile}"
 
 
 def _rules(v: WgradVariant) -> Iterator[tuple[str, bool]]:
@@ -103,6 +105,7 @@ def _rules(v: WgradVariant) -> Iterator[tuple[str, bool]]:
     rows, columns = 16 * v.tiles_m, 8 * v.tiles_n
     shared = v.tile_m == rows * v.warps_m and v.tile_n == columns * v.warps_n
     yield "warps share the tile", shared and rows > 0 and columns >= 16
+    yield "a warp adds up 16 rows of dy", v.tile_m <= 16 * v.consumer_warps or not v.biased
     if v.consumer == "wgmma":
         yield "wgmma multiplies 16-bit elements", v.itemsize == 2
         yield "warpgroups have 64 rows", (v.tiles_m, v.warps_n, v.warps_m % 4) == (1, 1, 0)
@@ -112,9 +115,13 @@ def _rules(v: WgradVariant) -> Iterator[tuple[str, bool]]:
 
 @dataclass(frozen=True)
 class SplitSum:
-    """The kernel that adds the sums of all splits, and rounds them to `dtype`."""
+    """The kernel that adds the sums of all splits, and rounds them to `dtype`.
+
+    If they are `biased`, those of dy follow those of dw.
+    """
 
     dtype: str
+    biased: bool = False
 
     threads = COPY_THREADS
     bound = 1

@@ -64,8 +64,8 @@ def interpret_wgrad(
     order: tuple[int, ...] = (0, 1, 2, 3),
     gap: int = 0,
     **options: Any,
-) -> Array:
-    """dw of `choice` for arrays in the view's layouts; parameters as of `interpret`.
+) -> Any:
+    """dw of `choice` for arrays in the view's layouts, or [dw, db]; parameters as of `interpret`.
 
     `kernels` are those of all launches. Each must write the bytes of its result once, and no other.
     The axes of x and dy have this `order` in memory.
@@ -76,12 +76,15 @@ def interpret_wgrad(
         DeviceArray(array.address, tuple(array.strides[order.index(axis)] for axis in range(4)))
         for array in put
     )
-    out = np.full(view.weight_shape, -1, f"i{size}")
+    shapes = (view.weight_shape, (view.K,))[: 1 + choice.variant.biased]
+    outs = [_put(memory, np.full(shape, -1, f"i{size}")) for shape in shapes]
     sums = np.full(choice.workspace_bytes // 4, np.nan, np.float32)
-    at, dw_at = memory.put(sums), _put(memory, out)
-    made = wgrad.arguments(choice, x_at, dy_at, dw_at, at)
-    results = [slice(start, start + copy.bytes) for _, copy, start in choice.best.copies_in_order]
-    results += [slice(4 * choice.best.sums * choice.best.splits), slice(None)]
+    at = memory.put(sums)
+    made = wgrad.arguments(choice, x_at, dy_at, outs[0], at, outs[-1].address)
+    results = [
+        {at: slice(start, start + copy.bytes)} for _, copy, start in choice.best.copies_in_order
+    ]
+    results += [{at: slice(choice.best.sums_bytes)}, {out.address: slice(None) for out in outs}]
     launches = zip(choice.launches, kernels, made, results, strict=True)
     for (v, blocks, shared), kernel, (call, geometry), result in launches:
         maps = encoded_maps(choice.best.view, v, call, memory)
@@ -94,15 +97,20 @@ def interpret_wgrad(
             shared_bytes=shared,
             **{"strict": True, **options},
         ).run()
-        (buffer,) = launch.written or (0,)
-        times = launch.written.get(buffer, np.zeros(1, np.uint8))
-        due = np.zeros_like(times)
-        due[result] = 1
-        if buffer != (dw_at.address if result.stop is None else at) or (times != due).any():
-            raise WriteError(f"bytes were written {np.unique(times).tolist()} times")
-    (found,) = (buffer.data for buffer in memory.buffers if buffer.address == dw_at.address)
+        if launch.written.keys() != result.keys():
+            raise WriteError(f"{len(launch.written)} arrays were written, not {len(result)}")
+        for buffer, times in launch.written.items():
+            due = np.zeros_like(times)
+            due[result[buffer]] = 1
+            if (times != due).any():
+                raise WriteError(f"bytes were written {np.unique(times).tolist()} times")
+    data = {buffer.address: buffer.data for buffer in memory.buffers}
     kind = np.float32 if size == 4 else np.uint16
-    return np.ascontiguousarray(found).view(kind).reshape(view.weight_shape)
+    dw, *db = (
+        np.ascontiguousarray(data[out.address]).view(kind).reshape(shape)
+        for out, shape in zip(outs, shapes, strict=True)
+    )
+    return [dw, *db] if db else dw
 
 
 def interpret(

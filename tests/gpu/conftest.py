@@ -146,7 +146,9 @@ class Recorder:
         y[:, :, kept, :channels] = x[:, :, columns[kept]]
 
     def sum_splits(self, dtype, v):
-        """Write the sums of each split of the pixels, by the CPU; channels are padded."""
+        """Write the sums of each split of the pixels, by the CPU; channels are padded. If they are
+        biased, those of dy follow.
+        """
         call, g, *_ = self.launched()
         shape = call.splits, g.groups * g.K, g.R, g.S, -(-g.C // v.unit) * v.unit
         sums = self.array(call.residual, shape, contiguous_strides(shape, 4), np.float32)
@@ -164,6 +166,10 @@ class Recorder:
         )
         pixels = np.arange(call.rows).reshape(g.N, g.P, g.Q, 1) // (call.k_blocks * v.tile_k)
         assert pixels.max() == call.splits - 1
+        for split in range(call.splits if v.biased else 0):
+            behind = call.residual + call.splits * call.residual_n + 4 * split
+            of_dy = self.array(behind, y_shape[3:], (4 * call.splits,), np.float32)
+            of_dy[...] = np.where(pixels == split, dy.astype(np.float32), 0).sum((0, 1, 2))
         for split, part in enumerate(sums):
             part[...] = 0
             part[..., : g.C] = conv2d_weight_grad(
@@ -189,6 +195,10 @@ class Recorder:
             sums = self.array(call.residual, (call.splits, *shape), strides, np.float32)
         if dw is not None and sums is not None:
             dw[...] = sums.sum(0)
+        if v.biased:
+            behind, steps = call.residual + call.splits * call.residual_n, (4 * call.splits, 4)
+            of_dy = self.array(behind, (shape[0], call.splits), steps, np.float32)
+            self.array(call.bias, shape[:1], (dtype.itemsize,), dtype)[...] = of_dy.sum(1)
 
     def copy_filters(self, itemsize):
         """Write to y what the kernel that copies a filter for stride phases would."""

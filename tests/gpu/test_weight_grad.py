@@ -826,3 +826,38 @@ def test_images_without_a_batch_axis(recorder):
     found = conv2d_weight_grad(x, dy, (8, 8, 3, 3), padding="same", device="cuda")
     want = conv2d_weight_grad(x, dy, (8, 8, 3, 3), padding="same")
     np.testing.assert_array_equal(found, want)
+
+
+def both(made, x, dy, kernels=None, **options):
+    """dw and db of float32 arrays, interpreted as `interpreted` does."""
+    cc, dtype = made.arch.cc, made.variant.dtype
+    kernels = kernels or [kernel_of(v, cc) for v, *_ in made.launches]
+    found = interpret_wgrad(
+        made, kernels, stored(x, dtype), stored(dy, dtype), limit=LIMIT, **options
+    )
+    return [loaded(each, made.out_dtype) for each in found]
+
+
+def with_db(made):
+    """The choice whose kernels also compute db."""
+    best = replace(made.best, variant=replace(made.variant, biased=True))
+    return replace(made, best=best, candidates=(best,))
+
+
+def sums_of(made, dy):
+    """db by float64, rounded to the dtype of dw."""
+    db = dy.sum((0, 1, 2), dtype=np.float64).astype(np.float32)
+    return loaded(stored(db, made.out_dtype), made.out_dtype)
+
+
+@compiled
+@pytest.mark.parametrize(
+    ("name", "out_dtype"), [*((name, None) for name in PROBLEMS), ("ragged", "float32")]
+)
+def test_db_is_the_sum_of_dy(name, out_dtype):
+    """Of all consumers, beside the dw of the CPU; NaN follows the channels of each pixel."""
+    made, x, dy, options = problem(name, out_dtype)
+    gap = {"cp_async": 8, "elements": 1, "tma": 0}[made.variant.producer]
+    dw, db = both(with_db(made), x, dy, gap=gap, flaky=0.1)
+    np.testing.assert_array_equal(dw, expected(made, x, dy, **options))
+    np.testing.assert_array_equal(db, sums_of(made, dy))

@@ -96,13 +96,18 @@ class WgradCandidate:
 
     @property
     def sums(self) -> int:
-        """Sums of a split, those of padded channels included."""
+        """Sums of dw of a split, those of padded channels included."""
         return elements(self.view, self.variant)
+
+    @property
+    def sums_bytes(self) -> int:
+        """Bytes of the sums of all splits, with those of dy if db is asked for."""
+        return 4 * (self.sums + self.view.K * self.variant.biased) * self.splits
 
     @property
     def copies_in_order(self) -> Iterator[tuple[int, Copy, int]]:
         """(0 for x or 1 for dy, its copy, offset in the workspace) of each: sums come first."""
-        at = 4 * self.sums * self.splits
+        at = self.sums_bytes
         for place, copy in enumerate((self.copies.x, self.copies.dy)):
             if copy:
                 yield place, copy, at
@@ -111,7 +116,7 @@ class WgradCandidate:
     @property
     def workspace_bytes(self) -> int:
         """Device memory for the sums of all splits and the copies."""
-        return 4 * self.sums * self.splits + sum(copy.bytes for copy in self.copies.all)
+        return self.sums_bytes + sum(copy.bytes for copy in self.copies.all)
 
 
 @dataclass(frozen=True)
@@ -144,7 +149,7 @@ class WgradChoice(Viewed):
     @property
     def split_sum(self) -> SplitSum:
         """The kernel that adds the splits."""
-        return SplitSum(self.out_dtype)
+        return SplitSum(self.out_dtype, self.variant.biased)
 
     @property
     def geometry(self) -> Geometry:
@@ -174,7 +179,7 @@ class WgradChoice(Viewed):
     @property
     def launches(self) -> list[tuple[WgradVariant | SplitSum | ImageCopy, int, int]]:
         """(kernel, blocks, bytes of shared memory) of each launch: copies, sums, their sum."""
-        count = math.prod(self.view.weight_shape)
+        count = math.prod(self.view.weight_shape) + self.view.K * self.variant.biased
         adds = self.split_sum, int(ceil_div(count, SplitSum.threads)), 0
         if not self.blocks:
             return [adds] if count else []
@@ -193,11 +198,12 @@ def choose_wgrad(
     out_dtype: str,
     limit: int | None = None,
     variant: WgradVariant | None = None,
+    biased: bool = False,
 ) -> WgradChoice:
     """The best kernel for the weight gradient of `problem`; with `variant`, that kernel alone.
 
     `view` is the problem of channels-last arrays with two spatial axes, `limit` the most bytes of
-    workspace.
+    workspace. If it is `biased`, the gradient of a bias is computed too.
 
     Raises
     ------
@@ -208,7 +214,7 @@ def choose_wgrad(
     if variant is not None:
         candidates: tuple[WgradCandidate, ...] = (consider_wgrad(plain, arch, variant, limit),)
     else:
-        candidates = consider_all([plain, *copies(view)], arch, limit)
+        candidates = consider_all([plain, *copies(view)], arch, limit, biased)
     best = min(candidates, key=attrgetter("cycles"))
     if best.reason:
         reasons = "\n".join(f"  {c.name}: {c.reason}" for c in candidates)
@@ -217,11 +223,11 @@ def choose_wgrad(
 
 
 def consider_all(
-    views: Iterable[Copies], arch: GpuArch, limit: int | None
+    views: Iterable[Copies], arch: GpuArch, limit: int | None, biased: bool = False
 ) -> tuple[WgradCandidate, ...]:
     """The candidates of all kernels; elements of a copy are not loaded one by one."""
     return tuple(
-        consider_wgrad(each, arch, v, limit)
+        consider_wgrad(each, arch, replace(v, biased=biased), limit)
         for each in views
         for v in wgrad_variants(each.view.dtype, each.copy_bytes)
         if v.producer != "elements" or not each.all
@@ -266,6 +272,8 @@ def elements(view: Problem, v: WgradVariant) -> int:
 def wgrad_rule(copies: Copies, v: WgradVariant) -> str:
     """The reason why a kernel cannot compute a view with these copies, or an empty string."""
     view, x = copies.view, copies.x
+    if v.biased and not view.C:
+        return "no block adds up dy where there are no channels"
     if v.producer == "tma":
         if view.groups > 1 or (x and x.window):
             found = f"the problem has {view.groups}" if view.groups > 1 else "these overlap"
@@ -288,7 +296,7 @@ def wgrad_rule(copies: Copies, v: WgradVariant) -> str:
     numbers = {
         "an extent": max((*view.size, *view.kernel, view.C, view.K)),
         "a pixel number": 2 * (pixels + v.tile_k),  # with those past the last one
-        "an element number": elements(view, v) + SplitSum.threads,
+        "an element number": elements(view, v) + view.K + SplitSum.threads,
         "a chunk number": max((2 * c.bytes // VECTOR_BYTES for c in copies.all), default=0),
     }
     for what, number in numbers.items():
@@ -334,7 +342,8 @@ def _estimated(arch: GpuArch, made: WgradCandidate) -> WgradCandidate:
     wgmma = v.consumer == "wgmma"
     rate = {"mma": arch.mma_flops, "fma": arch.fma_flops, "wgmma": WGMMA_FLOPS}[v.consumer]
     share = RATE_SHARE if v.itemsize == 2 else 1.0
-    multiply = 2 * v.tile_m * v.tile_n * v.tile_k / (share * rate)
+    width = v.tile_n + 8 * v.biased  # for db dy is multiplied by a tile of ones
+    multiply = 2 * v.tile_m * width * v.tile_k / (share * rate)
     multiply += STEP_CYCLES * (not wgmma)
     if wgmma and v.tile_m < 128:
         multiply += v.stage_bytes / FILL_BYTES_PER_CYCLE
@@ -353,7 +362,7 @@ def _estimated(arch: GpuArch, made: WgradCandidate) -> WgradCandidate:
     read = x.bytes if x else pixels * view.C * v.itemsize
     read += outputs * view.K * v.itemsize
     moved = read / READ_SHARE / arch.memory * arch.hertz
-    sums = 4 * made.sums * made.splits * (1 / READ_SHARE + 1 / WRITE_SHARE)
+    sums = made.sums_bytes * (1 / READ_SHARE + 1 / WRITE_SHARE)
     for copy in made.copies.all:
         sums += copy.source_bytes / READ_SHARE + copy.bytes / WRITE_SHARE
     fixed = LAUNCH_SECONDS + ADD_SECONDS * (1 + len(made.copies.all)) + sums / arch.memory

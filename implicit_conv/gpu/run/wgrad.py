@@ -1,4 +1,4 @@
-"""The GPU engine of weight gradients: a choice for x and dy, whose result is dw.
+"""The GPU engine of weight gradients: a choice for x and dy, whose result is dw, or dw and db.
 
 A call launches two kernels on the stream of x (kernels/gpu/wgrad.py), perhaps after copies of x or
 dy. The sums between them and the copies are in memory of the library of x, taken for each call, so
@@ -63,11 +63,16 @@ MAPPED = (0, 4)  # places of x and dy among the addresses of a launch
 
 
 def arguments(
-    choice: WgradChoice, x: DeviceArray, dy: DeviceArray, dw: DeviceArray, sums: int = 0
+    choice: WgradChoice,
+    x: DeviceArray,
+    dy: DeviceArray,
+    dw: DeviceArray,
+    sums: int = 0,
+    db: int = 0,
 ) -> list[tuple[KernelCall, Geometry]]:
     """(Call, Geometry) of each launch, in the order of `WgradChoice.launches`.
 
-    Arrays have the view's axes, `sums` is the workspace's address.
+    Arrays have the view's axes; `sums` and `db` are the addresses of the workspace and of db.
     """
     g, best = choice.geometry, choice.best
     made, read = [], [x, dy]
@@ -77,7 +82,8 @@ def arguments(
     _, tiles_m, tiles_n = choice.tiles
     window = best.copies.x.shape[3] if best.copies.x and best.copies.x.window else 0
     tap = 4 * columns(best.view, best.variant) // (g.R * g.S)
-    fields = {"x": read[0].address, "w": dw.address, "residual": sums, "y": read[1].address}
+    fields = {"x": read[0].address, "w": dw.address, "bias": db, "residual": sums}
+    fields |= {"y": read[1].address}
     for letters, array in (
         ("x_n x_h x_w x_c", read[0]),
         ("y_n y_p y_q y_k", read[1]),
@@ -135,7 +141,9 @@ def _copy_arguments(copy: Copy, array: DeviceArray, to: int) -> tuple[KernelCall
 class WgradCall:
     """A choice bound to the shapes, strides and alignment of arrays in the caller's layouts."""
 
-    def __init__(self, choice: WgradChoice, x: Operand, dy: Operand, dw: Operand) -> None:
+    def __init__(
+        self, choice: WgradChoice, x: Operand, dy: Operand, dw: Operand, db: Operand | None = None
+    ) -> None:
         problem, device = choice.problem, driver.current_device()
         shapes = problem.input_shape, problem.output_shape, problem.weight_shape
         dtypes = problem.dtype, problem.dtype, choice.out_dtype
@@ -149,6 +157,8 @@ class WgradCall:
             own_view = in_shape(array.expect(name, shape, dtype).view(axes), other)
             assert own_view is not None  # other axes have one element
             viewed.append(own_view)
+        if db is not None:
+            assert db.expect("db", (problem.K,), choice.out_dtype).packed
         self.reach = [array.reach for array in (x, dy, dw)]
         choice = adapted(choice, viewed[0], viewed[1])
         self.workspace_bytes = choice.workspace_bytes
@@ -167,7 +177,9 @@ class WgradCall:
             kernel = Kernel(load.loaded(v, cc, device), blocks, v.threads, shared)
             self.launchers.append(Launcher(kernel, blob, MAPPED if mapped else ()))
 
-    def __call__(self, x: int, dy: int, dw: int, sums: int, stream: int) -> None:
+    def __call__(
+        self, x: int, dy: int, dw: int, sums: int, stream: int, db: int | None = None
+    ) -> None:
         """Enqueue the kernels for arrays at these addresses on `stream` of the current device.
 
         Raises
@@ -178,7 +190,7 @@ class WgradCall:
         if not self.launchers:
             return
         *others, last = self.launchers
-        addresses: Addresses = x, dw, None, sums, dy
+        addresses: Addresses = x, dw, db, sums, dy
         if addresses not in last.blobs:
             check_overlap(("x", "dy"), (x, dy, dw), self.reach)
         read = [x, dy]
@@ -190,11 +202,25 @@ class WgradCall:
         last(addresses, stream)
 
 
+def with_bias(choice: WgradChoice) -> WgradChoice:
+    """The choice for the gradients of a filter and of a bias.
+
+    Raises
+    ------
+    PlanError
+        No kernel can compute both.
+    """
+    c = choice
+    return choose_wgrad(c.problem, c.arch, c.view, c.out_dtype, c.limit, biased=True)
+
+
 def adapted(choice: WgradChoice, x: Operand, dy: Operand) -> WgradChoice:
     """The choice, with the fastest kernel that can load these arrays or copies of them."""
     candidates, misfits = choice.candidates, _misfits(choice.best, x, dy)
     if misfits:
-        candidates += consider_all(copies(choice.view, misfits), choice.arch, choice.limit)
+        candidates += consider_all(
+            copies(choice.view, misfits), choice.arch, choice.limit, choice.variant.biased
+        )
     able = [c for c in candidates if c.estimate]
     for best in sorted(able, key=attrgetter("cycles")):
         misfits = _misfits(best, x, dy)
@@ -267,10 +293,13 @@ class GpuWgradEngine(GpuPlan[WgradChoice]):
         residual: Any = None,
         out: Any = None,
         scale: Any = None,
+        db: Any = None,
     ) -> Any:
         """The gradient of the filter; it has no bias, residual or scale.
 
-        Device arrays are read and written in place, numpy arrays through copies.
+        Device arrays are read and written in place, numpy arrays through copies. With device
+        arrays, `db` is one of shape (K,) and the dtype of dw, contiguous: the sums of dy over all
+        pixels are written to it, which are the gradient of a bias.
 
         Raises
         ------
@@ -282,28 +311,30 @@ class GpuWgradEngine(GpuPlan[WgradChoice]):
         if bias is not None or residual is not None or scale is not None:
             raise PlanError("weight gradients have no bias, scale or residual; leave them out")
         if type(x) is Seen or is_device_array(x):
-            return self._in_place(see(x), dy, out)
+            return self._in_place(see(x), dy, out, db)
         return self._on_copies(x, dy, out)
 
-    def _in_place(self, x: Seen, dy: Any, out: Any) -> Any:
+    def _in_place(self, x: Seen, dy: Any, out: Any, db: Any) -> Any:
         """dw of device arrays, on the GPU that holds x, among the work of their streams."""
         x, grad = located(x), see(dy, "dy")
         with driver.on(x.kind[3]) as device:
             if out is None:
                 shape, dtype = self.problem.weight_shape, self.choice.out_dtype
                 out = made_like(x, self.calls, "dw", lambda: _maker(x.owner, shape, dtype))
-            dw = see(out, "out")
-            key = device, x.kind, grad.kind, dw.kind
+            dw, bias = see(out, "out"), None if db is None else see(db, "db")
+            key = device, x.kind, grad.kind, dw.kind, bias and bias.kind
             call = self.calls.get(key)
             if call is None:
                 check_arch(self.choice, device)
-                call = WgradCall(self.choice, x.operand, located(grad).operand, located(dw).operand)
+                arrays = [located(each).operand for each in (x, grad, dw, bias) if each]
+                call = WgradCall(with_bias(self.choice) if bias else self.choice, *arrays)
                 keep_call(self.calls, key, call)
             size = call.workspace_bytes // 4
             stream = stream_of(x) or 0
             sums = made_like(x, self.calls, f"{size} sums", lambda: _sums_maker(x.owner, size))
-            with among((x, grad, dw), stream):
-                call(x.address, grad.address, dw.address, _address(sums), stream)
+            with among((x, grad, dw, bias), stream):
+                to = bias and bias.address
+                call(x.address, grad.address, dw.address, _address(sums), stream, to)
         return out
 
     def _on_copies(self, x: Any, dy: Any, out: Any) -> Any:
