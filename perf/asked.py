@@ -18,7 +18,7 @@ from implicit_conv.gpu.cuda.cubin import FILTERS_TITLE, AnyVariant, cubin, filte
 from implicit_conv.gpu.run.call import kernels_for
 from implicit_conv.gpu.run.launch import Arrays
 from implicit_conv.gpu.run.run import device_filter
-from implicit_conv.gpu.run.wgrad import adapted
+from implicit_conv.gpu.run.wgrad import adapted, with_bias
 from implicit_conv.torch.cuda import Operands, Operation, gradients, plan_of
 from implicit_conv.torch.cuda_layers import operation_of
 from implicit_conv.torch.layers import Layer, convolution, layers, value_of
@@ -74,12 +74,13 @@ def _forward(layer: Layer, arch: GpuArch) -> list[AnyVariant]:
 
 
 def _backward(layer: Layer, arch: GpuArch) -> Iterator[AnyVariant]:
-    """The kernels of the gradients of x and w, but for those of images that are given."""
+    """The kernels of the gradients of x, w and bias, but for those of images that are given."""
     x, w, y = map(value_of, (layer.x, layer.w, layer.result))
     of_x, of_w = gradients(layer.window, y, x, w)
     if layer.x.op != "placeholder":
         yield from _bound(_choice(*of_x, arch), y, w, x)
     choice = _choice(*of_w, arch)
+    choice = choice if layer.bias is None else with_bias(choice)
     first, second = (_operand(each).view(choice.axes) for each in (x, y))
     yield from (v for v, *_ in adapted(choice, first, second).launches)
 

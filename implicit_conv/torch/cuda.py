@@ -69,13 +69,12 @@ class Operation(NamedTuple):
 
 
 class Step:
-    """An operator on tensors of one kind on a GPU, with results like `y`."""
+    """An operator on tensors of one kind on a GPU, with results like `y`, or like (`y`, `db`)."""
 
-    def __init__(self, plan: Plan, y: Any) -> None:
+    def __init__(self, plan: Plan, y: Any, db: Any = None) -> None:
         self.plan = plan
         self._run: Any = plan.engine.run
-        sizes = tuple(y.shape), tuple(y.stride())
-        self._new = partial(torch.empty_strided, *sizes, dtype=y.dtype, device=y.device)
+        self._new, self._new_db = _maker(y), None if db is None else _maker(db)
 
     def __call__(
         self, x: Any, w: Any, bias: Any = None, residual: Any = None, pairs: Call | None = None
@@ -85,8 +84,18 @@ class Step:
         added = None if bias is None else see_tensor(bias)
         more = None if residual is None else see_tensor(residual)
         scale = None if pairs is None else see_tensor(pairs())
-        self._run(see_tensor(x), see_tensor(w), added, more, see_tensor(y), scale)
-        return y
+        given = see_tensor(x), see_tensor(w), added, more, see_tensor(y), scale
+        if self._new_db is None:
+            self._run(*given)
+            return y
+        db = self._new_db()
+        self._run(*given, see_tensor(db))
+        return y, db
+
+
+def _maker(y: Any) -> Call:
+    sizes = tuple(y.shape), tuple(y.stride())
+    return partial(torch.empty_strided, *sizes, dtype=y.dtype, device=y.device)
 
 
 def convolution(switch: Any, keys: Any, x: Any, w: Any, bias: Any, *sizes: Any) -> Any:
@@ -105,6 +114,9 @@ def backward(
 ) -> tuple[Any, Any, Any]:
     """``aten::convolution_backward`` of tensors on a GPU: the gradients of (x, w, bias), or None of
     each that the mask, the last of `sizes`, does not ask for.
+
+    Those of w and the bias are one operation, which reads dy once, if the convolution is not
+    transposed: there dy is what the gradient of w convolves.
     """
     window, mask = Window.of(sizes, switch.precision), [*sizes[-1]]
 
@@ -115,13 +127,16 @@ def backward(
     found: list[Any] = [None, None, None]
     for number, (operands, operation) in enumerate(gradients(window, dy, x, w)):
         if mask[number]:
-            asked = [number == 0, number == 1, False]
+            both = number == 1 and mask[2] and not window.transposed
+            asked = [number == 0, number == 1, both]
 
-            def alone(asked: Sequence[bool] = asked, number: int = number) -> Any:
-                return theirs(*asked)[number]
+            def alone(asked: Sequence[bool] = asked) -> Any:
+                y, *db = [y for y, one in zip(theirs(*asked), asked, strict=True) if one]
+                return (y, *db) if db else y
 
-            step, first = chosen(("cuda", number, *state), operands, operation, alone)
-            found[number] = first if step in (None, REFUSED) else _ran(step, operands)
+            step, first = chosen(("cuda", number + both, *state), operands, operation, alone)
+            y = first if step in (None, REFUSED) else _ran(step, operands)
+            found[number : number + 1 + both] = y if isinstance(y, tuple) else [y] * (1 + both)
     asked = [each and own is None for each, own in zip(mask, found, strict=True)]
     rest = theirs(*asked) if any(asked) else found
     dx, dw, db = (a if b is None else b for a, b in zip(rest, found, strict=True))
@@ -245,7 +260,7 @@ def _chosen(key: Any, given: Operands, operation: Operation, y: Any, theirs: Cal
 
 def _raced(key: Any, given: Operands, operation: Operation, y: Any, theirs: Call) -> Any:
     """The step that computes such operands where it was measured to take less time than `theirs`,
-    whose result is `y`, or else REFUSED; None where this call cannot tell.
+    whose result or tuple of results is `y`, or else REFUSED; None where this call cannot tell.
     """
     *_, choose, state = key
     always = choose == "always" or operation.is_strict
@@ -255,11 +270,13 @@ def _raced(key: Any, given: Operands, operation: Operation, y: Any, theirs: Call
     if reason:
         LOG.debug(REFUSAL, reason)
         return REFUSED
-    if not y.isfinite().all():  # no comparison would show a difference
+    results = y if isinstance(y, tuple) else (y,)
+    if not all(each.isfinite().all() for each in results):  # no comparison would show a difference
         return None
-    step = Step(plan_of(given, operation, f"cuda:{given.x.device.index}"), y)
+    step = Step(plan_of(given, operation, f"cuda:{given.x.device.index}"), *results)
     ours = partial(step, *given)
-    if differs(ours(), y):
+    own = ours()
+    if any(map(differs, own if isinstance(y, tuple) else (own,), results)):
         LOG.warning(REFUSAL, "ours differs by more than rounding")
         return REFUSED
     if always:

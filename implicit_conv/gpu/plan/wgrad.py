@@ -272,8 +272,6 @@ def elements(view: Problem, v: WgradVariant) -> int:
 def wgrad_rule(copies: Copies, v: WgradVariant) -> str:
     """The reason why a kernel cannot compute a view with these copies, or an empty string."""
     view, x = copies.view, copies.x
-    if v.biased and not view.C:
-        return "no block adds up dy where there are no channels"
     if v.producer == "tma":
         if view.groups > 1 or (x and x.window):
             found = f"the problem has {view.groups}" if view.groups > 1 else "these overlap"
@@ -302,7 +300,7 @@ def wgrad_rule(copies: Copies, v: WgradVariant) -> str:
     for what, number in numbers.items():
         if number >= INDICES:
             return f"{what} of {number} exceeds {INDICES - 1}, the most that it can count"
-    return ""
+    return "" if view.C or not v.biased else "no block sums dy where there are no channels"
 
 
 def consider_wgrad(
