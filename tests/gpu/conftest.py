@@ -195,10 +195,10 @@ class Recorder:
             sums = self.array(call.residual, (call.splits, *shape), strides, np.float32)
         if dw is not None and sums is not None:
             dw[...] = sums.sum(0)
-        if v.biased:
+        db = self.array(call.bias, shape[:1], (dtype.itemsize,), dtype) if v.biased else None
+        if db is not None:
             behind, steps = call.residual + call.splits * call.residual_n, (4 * call.splits, 4)
-            of_dy = self.array(behind, (shape[0], call.splits), steps, np.float32)
-            self.array(call.bias, shape[:1], (dtype.itemsize,), dtype)[...] = of_dy.sum(1)
+            db[...] = self.array(behind, (shape[0], call.splits), steps, np.float32).sum(1)
 
     def copy_filters(self, itemsize):
         """Write to y what the kernel that copies a filter for stride phases would."""

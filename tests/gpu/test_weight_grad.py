@@ -80,6 +80,27 @@ def interpreted(made, x, dy, kernels=None, **options):
     return loaded(found, made.out_dtype)
 
 
+def both(made, x, dy, kernels=None, **options):
+    """dw and db of float32 arrays as float32."""
+    cc, dtype = made.arch.cc, made.variant.dtype
+    kernels = kernels or [kernel_of(v, cc) for v, *_ in made.launches]
+    arrays = stored(x, dtype), stored(dy, dtype)
+    found = interpret_wgrad(made, kernels, *arrays, limit=LIMIT, **options)
+    return [loaded(each, made.out_dtype) for each in found]
+
+
+def with_db(made):
+    """The choice, whose kernels also compute db."""
+    best = replace(made.best, variant=replace(made.variant, biased=True))
+    return replace(made, best=best, candidates=(best,))
+
+
+def sums_of(made, dy):
+    """db by float64, rounded to the dtype of dw."""
+    db = dy.sum((0, 1, 2), dtype=np.float64).astype(np.float32)
+    return loaded(stored(db, made.out_dtype), made.out_dtype)
+
+
 def expected(made, x, dy, **options):
     dw = conv2d_weight_grad(x, dy, made.problem.weight_shape, **LAST, **options)
     return loaded(stored(dw, made.out_dtype), made.out_dtype)
@@ -133,6 +154,58 @@ def test_kernels_equal_the_cpu(name, out_dtype):
     gap = {"cp_async": 8, "elements": 1, "tma": 0}[made.variant.producer]
     found = interpreted(made, x, dy, gap=gap, flaky=0.1)
     np.testing.assert_array_equal(found, expected(made, x, dy, **options))
+
+
+@compiled
+@pytest.mark.parametrize(
+    ("name", "out_dtype"), [*((name, None) for name in PROBLEMS), ("ragged", "float32")]
+)
+def test_db_is_the_sum_of_dy(name, out_dtype):
+    """Of all consumers, beside dw; NaN follows the channels of each pixel."""
+    made, x, dy, options = problem(name, out_dtype)
+    gap = {"cp_async": 8, "elements": 1, "tma": 0}[made.variant.producer]
+    dw, db = both(with_db(made), x, dy, gap=gap, flaky=0.1)
+    np.testing.assert_array_equal(dw, expected(made, x, dy, **options))
+    np.testing.assert_array_equal(db, sums_of(made, dy))
+
+
+@compiled
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_db_of_random_problems(name):
+    """Of every kernel of a family: two tiles of filters and of columns, several splits."""
+    family = GRADIENTS[name]
+    arch = KNOWN[90 if family.target == "sm_90a" else 80]
+    for seed, made in enumerate(gradient_problems(family.variants, arch, 1, seed=5)):
+        assert min(made.tiles[1:]) > 1
+        x, dy = gradient_inputs(made, seed)
+        dw, db = both(with_db(made), x, dy, flaky=0.05 * (seed % 3))
+        np.testing.assert_array_equal(dw, gradient_by_cpu(made, x, dy), err_msg=str(made.view))
+        np.testing.assert_array_equal(db, sums_of(made, dy), err_msg=str(made.view))
+
+
+@compiled
+@pytest.mark.parametrize("name", ["ragged", "copies", "float"])
+def test_nan_is_in_the_db_of_its_filter_alone(name):
+    """That of x is in none."""
+    made, x, dy, _ = problem(name)
+    x[0, 1, 1, 2] = dy[1, 2, 3, 4] = np.nan
+    _, db = both(with_db(made), x, dy)
+    np.testing.assert_array_equal(db, sums_of(made, dy))
+    assert (np.isnan(db) == (np.arange(len(db)) == 4)).all()
+
+
+@compiled
+@pytest.mark.parametrize("name", ["ragged", "copies", "float"])
+def test_two_runs_have_the_same_db(name):
+    """And one that is near that of float64, of sums that rounding makes depend on their order."""
+    made, x, dy, _ = problem(name, out_dtype="float32")
+    dy = loaded(stored(dy / 3 + np.float32(0.1), made.variant.dtype), made.variant.dtype)
+    runs = [both(with_db(made), x, dy, seed=seed, flaky=seed / 4) for seed in (0, 1)]
+    (_, first), (_, second) = runs
+    assert first.tobytes() == second.tobytes()
+    exact = dy.sum((0, 1, 2), dtype=np.float64)
+    scale = np.abs(dy).sum((0, 1, 2), dtype=np.float64)
+    assert np.max(np.abs(first - exact) / (2.0**-24 * scale)) < 64
 
 
 def rows():
@@ -302,6 +375,17 @@ def test_kernels_on_copies_equal_the_cpu(name):
 
 
 @compiled
+@pytest.mark.parametrize("name", COPIED)
+def test_db_of_kernels_on_copies(name):
+    each, (x, dy), order, options = copied(name)
+    for made in map(with_db, each):
+        gap = 3 if made.best.copies.dy else 8
+        dw, db = both(made, x, dy, order=order, gap=gap)
+        np.testing.assert_array_equal(dw, expected(made, x, dy, **options), made.best.name)
+        np.testing.assert_array_equal(db, sums_of(made, dy), made.best.name)
+
+
+@compiled
 @pytest.mark.parametrize("name", ["planes", pytest.param("wide planes", marks=pytest.mark.slow)])
 def test_tensor_copies_of_copies_equal_the_cpu(name):
     each, (x, dy), order, options = copied(name, number=90)
@@ -434,7 +518,10 @@ def test_tiles_of_production_equal_the_cpu(v):
     made = chosen(v, (1, 9, 10, c), (v.tile_m + channels, 2, 1, c), 2, **options)
     x, dy = drawn(1, (1, 9, 10, c), made.problem.output_shape)
     del options["number"]
-    np.testing.assert_array_equal(interpreted(made, x, dy), expected(made, x, dy, **options))
+    dw, db = both(with_db(made), x, dy)
+    np.testing.assert_array_equal(dw, expected(made, x, dy, **options))
+    np.testing.assert_array_equal(db, sums_of(made, dy))
+    np.testing.assert_array_equal(interpreted(made, x, dy), dw)
 
 
 @compiled
@@ -451,9 +538,10 @@ def test_kernels_are_linked_without_spills(number, dtype):
     cc, expected = KNOWN[number].cc, json.loads(gates.EXPECTED.read_text())
     gated = {(v, cc): name for name, v, cc in gpu_gates.kernels()}
     kernels = {*wgrad_variants(dtype), *wgrad_variants(dtype, 4)}
+    kernels |= {replace(v, biased=True) for v in kernels}
     size = ITEMSIZES[dtype]
     copies = [ImageCopy(size, pixels) for pixels in (1, 2, 4, 8) if pixels * size <= 16]
-    for v in (*kernels, *copies, SplitSum(dtype)):
+    for v in (*kernels, *copies, SplitSum(dtype), SplitSum(dtype, biased=True)):
         if isinstance(v, WgradVariant) and not supports(v.target, cc):
             continue
         made = compile_kernel(python_kernel(v), signature(), cc, v.threads, v.bound)
@@ -828,36 +916,115 @@ def test_images_without_a_batch_axis(recorder):
     np.testing.assert_array_equal(found, want)
 
 
-def both(made, x, dy, kernels=None, **options):
-    """dw and db of float32 arrays, interpreted as `interpreted` does."""
-    cc, dtype = made.arch.cc, made.variant.dtype
-    kernels = kernels or [kernel_of(v, cc) for v, *_ in made.launches]
-    found = interpret_wgrad(
-        made, kernels, stored(x, dtype), stored(dy, dtype), limit=LIMIT, **options
+DB_KINDS = {  # dtype of x, x, w, order in memory, gap, options
+    "channels last": ("float16", (2, 9, 8, 16), (24, 3, 3, 16), (0, 1, 2, 3), 0, {"padding": 1}),
+    "planes": ("bfloat16", (2, 9, 8, 16), (9, 3, 2, 16), (0, 3, 1, 2), 0, {"stride": 2}),
+    "gaps": ("float32", (3, 5, 8, 20), (12, 2, 2, 20), (0, 1, 2, 3), 4, {}),
+    "groups": ("bfloat16", (2, 5, 6, 32), (16, 2, 2, 16), (0, 1, 2, 3), 0, {"groups": 2}),
+    "a first layer": ("float16", (2, 9, 12, 3), (8, 3, 5, 3), (0, 1, 2, 3), 0, {"padding": 2}),
+}
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_db_is_right_in_every_repetition(recorder, device_array, kept):
+    """With db and without, of one plan: new values, in new arrays or in those of before."""
+    recorder.convolved.append("bfloat16")
+    memory, rng, before = Memory(recorder, device_array), np.random.default_rng(3), {}
+    for time in range(1, max(RUNS) + 1):
+        for name, (dtype, x_shape, w_shape, order, gap, options) in DB_KINDS.items():
+            problem = Problem.parse(x_shape, w_shape, dtype, dtypes=GPU_DTYPES, **LAST, **options)
+            shapes = x_shape, problem.output_shape
+            x, dy = (rng.integers(-1, 2, shape).astype(numpy_dtype(dtype)) for shape in shapes)
+            results = (np.full(shape, np.nan, x.dtype) for shape in (w_shape, w_shape[:1]))
+            given = x, dy, *results
+            if kept and name in before:
+                for (_, view), content in zip(before[name], given, strict=True):
+                    view[...] = content
+            else:
+                before[name] = [
+                    memory(x, order, gap),
+                    memory(dy, order, gap),
+                    *map(memory, given[2:]),
+                ]
+            (on_x, _), (on_dy, _), (on_dw, dw), (on_db, db) = before[name]
+            engine = plan_conv2d_weight_grad(
+                *shapes, w_shape, dtype, **LAST, **options, device="cuda"
+            ).engine
+            if time % 3 == 0:
+                engine.run(on_x, on_dy, out=on_dw)
+                assert np.isnan(db.astype(np.float32)).all()
+            assert engine.run(on_x, on_dy, out=on_dw, db=on_db) is on_dw
+            if time in RUNS:
+                wide = x.astype(np.float32), dy.astype(np.float32)
+                want = conv2d_weight_grad(*wide, w_shape, **LAST, **options)
+                np.testing.assert_array_equal(dw.astype(np.float32), want, err_msg=name)
+                np.testing.assert_array_equal(
+                    db.astype(np.float32), wide[1].sum((0, 1, 2)), err_msg=name
+                )
+
+
+def test_db_takes_no_launch_of_its_own(recorder, device_array):
+    """Sums of dy are K of each split, in a workspace that the plan counts."""
+    engine = plan_conv2d_weight_grad(
+        (2, 8, 8, 16), (2, 8, 8, 16), (16, 3, 3, 16), "float16", padding=1, **LAST, device="cuda"
+    ).engine
+    choice = wgrad.with_bias(engine.choice)
+    best = choice.best
+    assert best.workspace_bytes == 4 * best.splits * (16 * 9 * 64 + 16)  # tensor copies pad C
+    shapes = [((16, 3, 3, 16), 22), ((16,), 23)]
+    out, db = (device_array(1 << n, shape) for shape, n in shapes)
+    engine.run(
+        device_array(1 << 20, (2, 8, 8, 16)), device_array(1 << 21, (2, 8, 8, 16)), out=out, db=db
     )
-    return [loaded(each, made.out_dtype) for each in found]
+    assert len(recorder["cuLaunchKernelEx"]) == 2
+    assert recorder.variants == [choice.variant, SplitSum("float16", biased=True)]
+    call, *_ = recorder.launched()
+    assert (call.bias, call.w) == (1 << 23, 1 << 22)
 
 
-def with_db(made):
-    """The choice whose kernels also compute db."""
-    best = replace(made.best, variant=replace(made.variant, biased=True))
-    return replace(made, best=best, candidates=(best,))
+def test_the_estimate_counts_db():
+    """By less than a tenth of the time, and with the same refusals."""
+    for shape, w_shape in (
+        ((64, 56, 56, 64), (64, 3, 3, 64)),
+        ((64, 14, 14, 256), (1024, 1, 1, 256)),
+    ):
+        choice = plan(shape, w_shape).engine.choice
+        more = wgrad.with_bias(choice)
+        assert choice.best.cycles < more.best.cycles < 1.1 * choice.best.cycles
+        assert all(c.variant.biased for c in more.candidates)
+        assert [bool(c.reason) for c in more.candidates] == [
+            bool(c.reason) for c in choice.candidates
+        ]
+        assert "db" in more.best.name and more.limit == choice.limit
 
 
-def sums_of(made, dy):
-    """db by float64, rounded to the dtype of dw."""
-    db = dy.sum((0, 1, 2), dtype=np.float64).astype(np.float32)
-    return loaded(stored(db, made.out_dtype), made.out_dtype)
+def test_db_in_a_limited_workspace():
+    choice = plan(max_workspace=147456 + 255).engine.choice
+    with pytest.raises(PlanError, match="sums take 147712 bytes, more than max_workspace=147711"):
+        wgrad.with_bias(choice)
+    assert wgrad.with_bias(plan(max_workspace=147712).engine.choice).best.splits == 1
 
 
-@compiled
-@pytest.mark.parametrize(
-    ("name", "out_dtype"), [*((name, None) for name in PROBLEMS), ("ragged", "float32")]
-)
-def test_db_is_the_sum_of_dy(name, out_dtype):
-    """Of all consumers, beside the dw of the CPU; NaN follows the channels of each pixel."""
-    made, x, dy, options = problem(name, out_dtype)
-    gap = {"cp_async": 8, "elements": 1, "tma": 0}[made.variant.producer]
-    dw, db = both(with_db(made), x, dy, gap=gap, flaky=0.1)
-    np.testing.assert_array_equal(dw, expected(made, x, dy, **options))
-    np.testing.assert_array_equal(db, sums_of(made, dy))
+def test_db_needs_channels():
+    made = plan_conv2d_weight_grad(
+        (2, 5, 5, 0), (2, 3, 3, 8), (8, 3, 3, 0), "float16", **LAST, device="sm_90a"
+    )
+    with pytest.raises(PlanError, match="no block sums dy where there are no channels"):
+        wgrad.with_bias(made.engine.choice)
+
+
+def test_db_of_no_images_is_zero(recorder, device_array):
+    memory = Memory(recorder, device_array)
+    engine = plan_conv2d_weight_grad(
+        (0, 5, 5, 8), (0, 3, 3, 8), (8, 3, 3, 8), "float16", **LAST, device="cuda"
+    ).engine
+    (out, dw), (added, db) = (memory(np.full(s, np.nan, "f2")) for s in ((8, 3, 3, 8), (8,)))
+    x, dy = (device_array(1 << 20, shape) for shape in ((0, 5, 5, 8), (0, 3, 3, 8)))
+    engine.run(x, dy, out=out, db=added)
+    assert not dw.any() and not db.any()
+
+
+def test_warps_share_the_rows_of_dy():
+    WgradVariant("cp_async", "bfloat16", 64, 64, 2, 1)
+    with pytest.raises(ValueError, match="a warp adds up 16 rows of dy"):
+        WgradVariant("cp_async", "bfloat16", 64, 64, 2, 1, biased=True)
