@@ -113,15 +113,15 @@ class Choices:
         return Times(min(own), min(other)), doubts <= (len(own) > LEAST)
 
 
-def differs(own: Any, theirs: Any) -> bool:
-    """Whether finite results differ by more than rounding; torch's may be a tuple of gradients, of
-    which one is not None.
+def differs(own: Any, theirs: Any, slack: Any = 0.0) -> bool:
+    """Whether finite results differ by more than rounding, or by `slack` more; torch's may be a
+    tuple of gradients, of which one is not None.
     """
     if isinstance(theirs, tuple):
         (theirs,) = (each for each in theirs if each is not None)
     apart = torch.linalg.vector_norm(own - theirs, dtype=torch.float64)
     size = torch.linalg.vector_norm(theirs, dtype=torch.float64)
-    return bool(apart > TOLERANCES[own.dtype] * size)
+    return bool(apart > TOLERANCES[own.dtype] * size + slack)
 
 
 def worth_measuring(plan: Any) -> bool:

@@ -150,6 +150,77 @@ def test_gradients_are_right_in_every_repetition(card, name, seconds):
     assert card.measured == len(cuda.DTYPES) * operations * 2 * cuda.ROUNDS
 
 
+def gradients_of_both(card, mask=(False, True, True)):
+    """(dy, dw, db) of one layer by a mask."""
+    torch.manual_seed(0)
+    x, w, _ = tensors(card)
+    dy = card.on_gpu(torch.randint(-1, 2, (2, 8, 9, 8)).half().contiguous(memory_format=LAST))
+    found = gradients(dy, x, w, [8], *sizes(), mask)
+    own = torch.ops.aten.convolution_backward.default(*map(plain, (dy, x, w)), [8], *sizes(), mask)
+    return found, own
+
+
+@pytest.mark.parametrize("faster", ["dw alone", "dw with db"])
+def test_dw_with_db_is_measured_by_itself(card, monkeypatch, faster):
+    """As dw alone is, in either order, and both choices are found on disk."""
+
+    def seconds(call):
+        own, pair = isinstance(getattr(call, "func", None), cuda.Step), isinstance(call(), tuple)
+        card.time(call)
+        return 1.0 if own == (pair == (faster == "dw with db")) else 2.0
+
+    monkeypatch.setattr(cuda, "_seconds", seconds)
+    for _ in range(2):
+        card.forget()
+        for mask in ((False, True, True), (False, True, False)):
+            for _ in range(3):
+                card.ran.clear()
+                found, own = gradients_of_both(card, mask)
+                for y, value in zip(found[1:], own[1:], strict=True):
+                    assert value is None or torch.equal(plain(y), value)
+            ours = (faster == "dw with db") == mask[2]
+            assert card.ran == ["ours" if ours else "theirs"]
+    assert card.measured == 2 * 2 * cuda.ROUNDS
+
+
+def test_a_db_that_differs_is_refused(card, monkeypatch, caplog):
+    run = cuda.Step.__call__
+
+    def ours(step, *given):
+        y = run(step, *given)
+        return (y[0], y[1] + 9) if isinstance(y, tuple) else y
+
+    monkeypatch.setattr(cuda.Step, "__call__", ours)
+    for _ in range(3):
+        card.ran.clear()
+        (_, dw, db), own = gradients_of_both(card)
+        assert torch.equal(plain(dw), own[1]) and torch.equal(plain(db), own[2])
+    assert card.ran == ["theirs"] and "ours differs by more than rounding" in caplog.text
+
+
+def test_a_db_that_is_all_rounding_is_not_compared_by_itself(card):
+    """As that of a convolution before a batch norm: ours and torch's have no digit in common."""
+    x, w, _ = tensors(card, torch.float32)
+    dy = torch.randn(2, 8, 9, 8).contiguous(memory_format=LAST)
+    for _ in range(3):
+        dy -= dy.mean((0, 2, 3), keepdim=True)
+    for _ in range(2):
+        card.ran.clear()
+        _, _, db = gradients(card.on_gpu(dy), x, w, [8], *sizes(), (False, True, True))
+    assert card.ran == ["ours"]
+    torchs = dy.sum((0, 2, 3))
+    assert (plain(db) - torchs).norm() > 0.1 * torchs.norm() and db.abs().max() < 1e-4
+
+
+def test_a_driver_that_refuses_dw_with_db_leaves_both_to_torch(card, recorder):
+    gradients_of_both(card)
+    recorder.failures["cuLaunchKernelEx"] = recorder.real.CUresult.CUDA_ERROR_OUT_OF_MEMORY
+    card.ran.clear()
+    (_, dw, db), own = gradients_of_both(card)
+    assert torch.equal(plain(dw), own[1]) and torch.equal(plain(db), own[2])
+    assert card.ran == ["ours", "theirs"]
+
+
 class Convolution(torch.autograd.Function):
     """What torch's dispatcher would call on a GPU, forward and backward."""
 
