@@ -13,12 +13,11 @@ blocks for all multiprocessors. A block has one tile of one split:
                                               acc -> the split's part of the workspace
 
 A second kernel adds the parts in the order of the splits, and rounds to dw. Their number and sizes
-are the plan's, so two runs have the same bits.
-
-The gradient of a bias, db, is the sum of dy over all pixels. Where it is asked for, the warps of
-blocks of the first columns also add up dy while it is staged, each 16 rows, and the second kernel
-adds these sums too. Where x or dy cannot be loaded 16 bytes at a time,
+are the plan's, so two runs have the same bits. Where x or dy cannot be loaded 16 bytes at a time,
 kernels/gpu/image_copy.py may copy them before.
+
+The gradient of a bias, db, is the sum of dy over all pixels. Where it is asked for, blocks of the
+first columns also add up the stages of dy, 16 rows a warp, and the second kernel adds these sums.
 
 In the Call, y is dy, w is dw, bias is db, and the workspace is at `residual`: float32
 [split, K, R*S*C], then [K, split] of db.
@@ -279,13 +278,6 @@ def make_consume(v: WgradVariant) -> Any:
     return consume
 
 
-@device
-def transposed_a(panel: int, panel_bytes: int, mask: int, a: int, row: int, lane: int) -> int:
-    """The address of a lane's row of the first 16 pixels of dy, for transposed ldmatrix."""
-    a += row // panel * panel_bytes + (lane % 8 + lane // 16 * 8) * PANEL_BYTES
-    return walk.swizzle(a + row % panel * 2 + lane // 8 % 2 * 16, mask)
-
-
 def make_mma(v: WgradVariant) -> Any:
     """mma.sync with fragments from transposed ldmatrix, in steps of 16 pixels."""
     panel, panel_bytes, mask, steps = v.panel, v.panel_bytes, swizzle_mask(v), v.tile_k // 16
@@ -294,8 +286,9 @@ def make_mma(v: WgradVariant) -> Any:
 
     @device
     def multiply(acc: Floats, a: int, b: int, row: int, column: int, lane: int) -> Floats:
-        a = transposed_a(panel, panel_bytes, mask, a, row, lane)
+        a += row // panel * panel_bytes + (lane % 8 + lane // 16 * 8) * PANEL_BYTES
         b += column // panel * panel_bytes + lane % 16 * PANEL_BYTES
+        a = walk.swizzle(a + row % panel * 2 + lane // 8 % 2 * 16, mask)
         b = walk.swizzle(b + column % panel * 2 + lane // 16 * 16, mask)
         for step in range(steps):
             below = step * 16 * PANEL_BYTES  # whole swizzle atoms
@@ -349,15 +342,10 @@ def make_multiply(v: WgradVariant) -> Any:
     block of the first columns has rows of dy of its own, 16 of the tile.
     """
     products = {"mma": make_mma, "fma": make_fma, "wgmma": make_wgmma}[v.consumer](v)
-
-    @device
-    def multiply(
-        acc: Floats, a: int, b: int, row: int, column: int, lane: int, panel: int, index: int
-    ) -> Floats:
-        return products(acc, a, b, row, column, lane)
-
     if not v.biased:
-        return multiply, 0
+        return device(
+            lambda acc, a, b, row, column, lane, *_: products(acc, a, b, row, column, lane)
+        ), 0
     count, tile_m = v.accumulators, v.tile_m
     sums, add = (2, make_add_floats(v)) if v.consumer == "fma" else (4, make_multiply_ones(v))
 
@@ -380,7 +368,8 @@ def make_multiply_ones(v: WgradVariant) -> Any:
 
     @device
     def add(sums: Floats, a: int, row: int, lane: int) -> Floats:
-        a = transposed_a(panel, panel_bytes, mask, a, row, lane)
+        a += row // panel * panel_bytes + (lane % 8 + lane // 16 * 8) * PANEL_BYTES
+        a = walk.swizzle(a + row % panel * 2 + lane // 8 % 2 * 16, mask)
         for step in range(steps):
             sums = multiply(sums, load(a + step * 16 * PANEL_BYTES), (ones, ones))
         return sums
@@ -427,7 +416,7 @@ def make_store_dy(v: WgradVariant, sums: int) -> Any:
 
 @device
 def sums_of_dy(call: Call, k: int) -> int:
-    """The address of those of a filter, which follow the sums of dw of all splits."""
+    """The address of the sums of dy of a filter: they follow those of dw of all splits."""
     return call.residual + call.splits * (call.residual_n + 4 * k)
 
 
@@ -499,9 +488,8 @@ def make_bias(v: SplitSum) -> Any:
     whether there is such an element; result(params, index, to) is the element's address.
     """
     if not v.biased:
-        return device(lambda params, index, at, apart, kept: (at, apart, kept)), device(
-            lambda params, index, to: to
-        )
+        sums = device(lambda params, index, at, apart, kept: (at, apart, kept))
+        return sums, device(lambda params, index, to: to)
     itemsize = ITEMSIZES[v.dtype]
 
     @device
@@ -510,7 +498,7 @@ def make_bias(v: SplitSum) -> Any:
         return index - g.groups * g.K * (g.R * g.S * g.C)
 
     @device
-    def sums(params: Params, index: int, at: int, apart: int, kept: bool) -> tuple[int, int, bool]:
+    def own_sums(params: Params, index: int, at: int, apart: int, kept: int) -> Ints:
         g, k = params.geometry, filter_of(params, index)
         if k < 0:
             return at, apart, kept
@@ -521,4 +509,4 @@ def make_bias(v: SplitSum) -> Any:
         k = filter_of(params, index)
         return to if k < 0 else params.call.bias + k * itemsize
 
-    return sums, result
+    return own_sums, result

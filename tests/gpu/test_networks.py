@@ -17,7 +17,7 @@ from implicit_conv.gpu.cuda.arch import gpu_arch  # noqa: E402
 from implicit_conv.kernels import sources  # noqa: E402
 from implicit_conv.torch.cuda import Operands, Operation, gradients, plan_of  # noqa: E402
 from implicit_conv.torch.steps import Window  # noqa: E402
-from perf import pack  # noqa: E402
+from perf import asked, pack  # noqa: E402
 from perf.bringup import compare, networks  # noqa: E402
 from perf.bringup.kit import Kit, read  # noqa: E402
 from perf.bringup.networks import EAGER, ENABLED, GRAPHED, TINY, Way, Work  # noqa: E402
@@ -293,3 +293,14 @@ def test_a_small_kit_has_the_kernels_of_a_small_network(monkeypatch):
     assert list(kit.door) == asked_for and len(asked_for) > 12
     for title, (name, entry) in kit.door.items():
         assert (kit.files[name], entry) == (title.encode(), "entry")
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_kit_has_the_kernels_of_biases(bias):
+    """The gradient of a bias comes with that of the filter."""
+    model = torch.nn.Conv2d(16, 24, 3, bias=bias).to(networks.DTYPE)
+    x = torch.empty(2, 16, 9, 8, dtype=networks.DTYPE)
+    network = SimpleNamespace(model=lambda _: model, images=lambda *_: x)
+    found = asked.kernels(gpu_arch("sm_90a"), network, [Work("some", 2, 0.7, networks.train)])
+    sums = [title for title in found if title.startswith(("WgradVariant", "SplitSum"))]
+    assert len(sums) == 2 and all(f"biased={bias}" in title for title in sums)
