@@ -87,7 +87,7 @@ def compiler() -> str | None:
 def kernels() -> Iterator[tuple[str, Variant | WgradVariant, tuple[int, int, str]]]:
     """(name and target, variant of the largest tile, capability) of each family and target.
 
-    Those of convolutions add a bias and a residual.
+    Those of convolutions add a bias and a residual, those of weight gradients have db or not.
     """
     by_name: dict[str, Variant] = {}
     for dtype in ("bfloat16", "float32"):
@@ -114,7 +114,10 @@ def kernels() -> Iterator[tuple[str, Variant | WgradVariant, tuple[int, int, str
     for family in families:
         for target in targets(family):
             number = int(target.strip("sm_a"))
-            yield f"{family.name} {target}", largest[family.name], KNOWN[number].cc
+            v, cc = largest[family.name], KNOWN[number].cc
+            yield f"{family.name} {target}", v, cc
+            if isinstance(v, WgradVariant):
+                yield f"{family.name} with db {target}", replace(v, biased=True), cc
 
 
 def problem(dtype: str, filters: int = 256, groups: int = 1) -> Problem:

@@ -195,6 +195,7 @@ class Recorder:
             sums = self.array(call.residual, (call.splits, *shape), strides, np.float32)
         if dw is not None and sums is not None:
             dw[...] = sums.sum(0)
+        assert bool(call.bias) == v.biased
         db = self.array(call.bias, shape[:1], (dtype.itemsize,), dtype) if v.biased else None
         if db is not None:
             behind, steps = call.residual + call.splits * call.residual_n, (4 * call.splits, 4)

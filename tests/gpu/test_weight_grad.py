@@ -33,12 +33,15 @@ from implicit_conv.kernels.gpu.targets import supports, target_name
 from implicit_conv.kernels.gpu.wgrad_variant import ImageCopy, SplitSum, WgradVariant
 from implicit_conv.problem.options import GPU_DTYPES, ITEMSIZES
 from implicit_conv.problem.problem import Problem
+from implicit_conv.testing.gpu.hardware import check_weight_gradients
 from implicit_conv.testing.gpu.problems import loaded, stored
 from implicit_conv.testing.gpu.weight_gradients import (
+    db_by_cpu,
     gradient_by_cpu,
     gradient_inputs,
     gradient_problems,
     problems_on_copies,
+    with_db,
     with_splits,
 )
 from perf import gates, gpu_gates
@@ -87,18 +90,6 @@ def both(made, x, dy, kernels=None, **options):
     arrays = stored(x, dtype), stored(dy, dtype)
     found = interpret_wgrad(made, kernels, *arrays, limit=LIMIT, **options)
     return [loaded(each, made.out_dtype) for each in found]
-
-
-def with_db(made):
-    """The choice, whose kernels also compute db."""
-    best = replace(made.best, variant=replace(made.variant, biased=True))
-    return replace(made, best=best, candidates=(best,))
-
-
-def sums_of(made, dy):
-    """db by float64, rounded to the dtype of dw."""
-    db = dy.sum((0, 1, 2), dtype=np.float64).astype(np.float32)
-    return loaded(stored(db, made.out_dtype), made.out_dtype)
 
 
 def expected(made, x, dy, **options):
@@ -166,7 +157,7 @@ def test_db_is_the_sum_of_dy(name, out_dtype):
     gap = {"cp_async": 8, "elements": 1, "tma": 0}[made.variant.producer]
     dw, db = both(with_db(made), x, dy, gap=gap, flaky=0.1)
     np.testing.assert_array_equal(dw, expected(made, x, dy, **options))
-    np.testing.assert_array_equal(db, sums_of(made, dy))
+    np.testing.assert_array_equal(db, db_by_cpu(made, dy))
 
 
 @compiled
@@ -180,7 +171,7 @@ def test_db_of_random_problems(name):
         x, dy = gradient_inputs(made, seed)
         dw, db = both(with_db(made), x, dy, flaky=0.05 * (seed % 3))
         np.testing.assert_array_equal(dw, gradient_by_cpu(made, x, dy), err_msg=str(made.view))
-        np.testing.assert_array_equal(db, sums_of(made, dy), err_msg=str(made.view))
+        np.testing.assert_array_equal(db, db_by_cpu(made, dy), err_msg=str(made.view))
 
 
 @compiled
@@ -190,7 +181,7 @@ def test_nan_is_in_the_db_of_its_filter_alone(name):
     made, x, dy, _ = problem(name)
     x[0, 1, 1, 2] = dy[1, 2, 3, 4] = np.nan
     _, db = both(with_db(made), x, dy)
-    np.testing.assert_array_equal(db, sums_of(made, dy))
+    np.testing.assert_array_equal(db, db_by_cpu(made, dy))
     assert (np.isnan(db) == (np.arange(len(db)) == 4)).all()
 
 
@@ -382,7 +373,7 @@ def test_db_of_kernels_on_copies(name):
         gap = 3 if made.best.copies.dy else 8
         dw, db = both(made, x, dy, order=order, gap=gap)
         np.testing.assert_array_equal(dw, expected(made, x, dy, **options), made.best.name)
-        np.testing.assert_array_equal(db, sums_of(made, dy), made.best.name)
+        np.testing.assert_array_equal(db, db_by_cpu(made, dy), made.best.name)
 
 
 @compiled
@@ -520,7 +511,7 @@ def test_tiles_of_production_equal_the_cpu(v):
     del options["number"]
     dw, db = both(with_db(made), x, dy)
     np.testing.assert_array_equal(dw, expected(made, x, dy, **options))
-    np.testing.assert_array_equal(db, sums_of(made, dy))
+    np.testing.assert_array_equal(db, db_by_cpu(made, dy))
     np.testing.assert_array_equal(interpreted(made, x, dy), dw)
 
 
@@ -950,7 +941,7 @@ def test_db_is_right_in_every_repetition(recorder, device_array, kept):
             engine = plan_conv2d_weight_grad(
                 *shapes, w_shape, dtype, **LAST, **options, device="cuda"
             ).engine
-            if time % 3 == 0:
+            if time % 3 == 1:
                 engine.run(on_x, on_dy, out=on_dw)
                 assert np.isnan(db.astype(np.float32)).all()
             assert engine.run(on_x, on_dy, out=on_dw, db=on_db) is on_dw
@@ -996,6 +987,12 @@ def test_the_estimate_counts_db():
             bool(c.reason) for c in choice.candidates
         ]
         assert "db" in more.best.name and more.limit == choice.limit
+        able = [
+            (own.estimate.multiply, other.estimate.multiply)
+            for own, other in zip(choice.candidates, more.candidates, strict=True)
+            if own.estimate
+        ]
+        assert all(1.02 < other / own < 1.2 for own, other in able)
 
 
 def test_db_in_a_limited_workspace():
@@ -1028,3 +1025,11 @@ def test_warps_share_the_rows_of_dy():
     WgradVariant("cp_async", "bfloat16", 64, 64, 2, 1)
     with pytest.raises(ValueError, match="a warp adds up 16 rows of dy"):
         WgradVariant("cp_async", "bfloat16", 64, 64, 2, 1, biased=True)
+
+
+def test_the_check_of_hardware_passes_on_a_recorded_driver(recorder):
+    """Each kernel with db and without; a launch that adds up nothing is reported."""
+    recorder.convolved.append("bfloat16")
+    assert not [*check_weight_gradients("1")]
+    recorder.convolved.remove("float32")
+    assert any("float32" in line for line in check_weight_gradients("1"))

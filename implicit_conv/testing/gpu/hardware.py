@@ -60,10 +60,12 @@ from implicit_conv.testing.gpu.problems import (
     stored,
 )
 from implicit_conv.testing.gpu.weight_gradients import (
+    db_by_cpu,
     gradient_by_cpu,
     gradient_inputs,
     gradient_problems,
     problems_on_copies,
+    with_db,
 )
 
 Array = NDArray[Any]
@@ -148,15 +150,18 @@ def check_weight_gradients(count: str = "20", first: str = "0") -> Iterator[str]
             continue
         print(f"{number}: {made.best.name}, {made.problem}", flush=True)
         x, dy = gradient_inputs(made, number)
-        wrong = int(np.sum(gradient(made, x, dy) != gradient_by_cpu(made, x, dy)))
-        if wrong:
-            yield f"{number}: {made.best.name}: {wrong} wrong, {made.problem}"
+        right = gradient_by_cpu(made, x, dy), db_by_cpu(made, dy)
+        for choice in (made, with_db(made)):
+            found = gradient(choice, x, dy)
+            wrong = sum(int(np.sum(own != y)) for own, y in zip(found, right, strict=False))
+            if wrong:
+                yield f"{number}: {choice.best.name}: {wrong} wrong, {made.problem}"
 
 
-def gradient(choice: WgradChoice, x: Array, dy: Array) -> Array:
-    """dw of a choice for arrays of float32, which are planes in memory if both are copied.
+def gradient(choice: WgradChoice, x: Array, dy: Array) -> list[Array]:
+    """[dw], or [dw, db], of a choice for arrays of float32, planes in memory if both are copied.
 
-    dw and the workspace hold NaNs before the launches.
+    Results and the workspace hold NaNs before the launches.
     """
     view, v = choice.view, choice.variant
     planes = choice.best.copies.dy is not None
@@ -167,12 +172,20 @@ def gradient(choice: WgradChoice, x: Array, dy: Array) -> Array:
         for array in ordered
     )
     size = ITEMSIZES[choice.out_dtype]
-    result = poisoned(int(np.prod(view.weight_shape)) * size)
-    dw = result.operand(view.weight_shape, choice.out_dtype, size)
-    call, sums = WgradCall(choice, first, second, dw), poisoned(choice.workspace_bytes)
-    call(first.address, second.address, dw.address, int(sums.pointer), STREAM)
+    shapes = (view.weight_shape, (view.K,))[: 1 + v.biased]
+    results = [poisoned(int(np.prod(shape)) * size) for shape in shapes]
+    dw, *db = (
+        result.operand(shape, choice.out_dtype, size)
+        for result, shape in zip(results, shapes, strict=True)
+    )
+    call, sums = WgradCall(choice, first, second, dw, *db), poisoned(choice.workspace_bytes)
+    to = [array.address for array in db]
+    call(first.address, second.address, dw.address, int(sums.pointer), STREAM, *to)
     kind = np.float32 if size == 4 else np.uint16
-    return loaded(fetch(result, view.weight_shape, kind), choice.out_dtype)
+    return [
+        loaded(fetch(result, shape, kind), choice.out_dtype)
+        for result, shape in zip(results, shapes, strict=True)
+    ]
 
 
 LAYERS = (

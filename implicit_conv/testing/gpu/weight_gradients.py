@@ -92,6 +92,12 @@ def with_splits(choice: WgradChoice, splits: int, stages: int) -> WgradChoice:
     return replace(choice, best=best, candidates=(best,))
 
 
+def with_db(choice: WgradChoice) -> WgradChoice:
+    """The choice, whose kernels also compute db."""
+    best = replace(choice.best, variant=replace(choice.variant, biased=True))
+    return replace(choice, best=best, candidates=(best,))
+
+
 def gradient_inputs(choice: WgradChoice, seed: int) -> tuple[Array, Array]:
     """x and dy of small integers, float32 in the view's layouts."""
     rng, view = np.random.default_rng(seed), choice.view
@@ -100,6 +106,12 @@ def gradient_inputs(choice: WgradChoice, seed: int) -> tuple[Array, Array]:
         for shape in (view.input_shape, view.output_shape)
     )
     return x, dy
+
+
+def db_by_cpu(choice: WgradChoice, dy: Array) -> Array:
+    """db, rounded to the dtype of dw, as float32."""
+    db = dy.sum((0, 1, 2), dtype=np.float64).astype(np.float32)
+    return loaded(stored(db, choice.out_dtype), choice.out_dtype)
 
 
 def gradient_by_cpu(choice: WgradChoice, x: Array, dy: Array) -> Array:
