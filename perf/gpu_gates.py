@@ -114,10 +114,10 @@ def kernels() -> Iterator[tuple[str, Variant | WgradVariant, tuple[int, int, str
     for family in families:
         for target in targets(family):
             number = int(target.strip("sm_a"))
-            v, cc = largest[family.name], KNOWN[number].cc
-            yield f"{family.name} {target}", v, cc
-            if isinstance(v, WgradVariant):
-                yield f"{family.name} with db {target}", replace(v, biased=True), cc
+            kernel, cc = largest[family.name], KNOWN[number].cc
+            yield f"{family.name} {target}", kernel, cc
+            if isinstance(kernel, WgradVariant):
+                yield f"{family.name} with db {target}", replace(kernel, biased=True), cc
 
 
 def problem(dtype: str, filters: int = 256, groups: int = 1) -> Problem:
