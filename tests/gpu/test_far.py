@@ -40,7 +40,9 @@ def test_images_far_apart_equal_the_oracle(name):
     check(name, *next(found), linear=False)
 
 
-LINEAR = [name for name in FAMILIES if any(v.linear for v in FAMILIES[name].variants)]
+LINEAR = [  # y of a volume is that of an image
+    name for name in FAMILIES if any(v.linear and not v.volume for v in FAMILIES[name].variants)
+]
 
 
 @pytest.mark.parametrize("name", LINEAR)
