@@ -182,7 +182,9 @@ def test_sums_that_are_not_rounded(family, number, layout, biased, added, scaled
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(FAMILIES.keys() - {"direct", "fma"}))
+@pytest.mark.parametrize(
+    "name", sorted(FAMILIES.keys() - {"direct", "fma", "volume-fma"})
+)  # sums of float32 are kept in any case
 def test_all_families_keep_their_sums(name):
     family, rng = FAMILIES[name], np.random.default_rng(3)
     v = replace(family.variants[0], rounded=False)
