@@ -35,3 +35,13 @@ def test_reciprocal(divisor):
     for n in [*some, *edges, INDICES - 1]:
         if 0 <= n < INDICES:
             assert quotient(n, word) == n // divisor
+
+
+def test_multipliers_of_all_divisors_fit():
+    """Among divisors of one shift the multiplier falls as they grow, so the ends are enough."""
+    for shift in range(1, 32):
+        for divisor in ((1 << shift - 1) + 1, 1 << shift):
+            word = reciprocal(divisor)
+            multiplier = word & 0xFFFFFFFF
+            assert word >> 32 == shift and multiplier == -(-(1 << 31 + shift) // divisor)
+            assert 0 <= multiplier * divisor - (1 << 31 + shift) < divisor <= 1 << shift
