@@ -97,7 +97,8 @@ def run(
         Blocks, and threads of a block. Blocks run one after the other, so a kernel whose blocks
         wait for each other does not end.
     arguments : sequence
-        One for each parameter: a C-contiguous array (its address is passed), an int, a float, bytes
+        One for each parameter: a C-contiguous array (its address is passed; all its members to a
+        kernel of Numba, which has a parameter for each), an int, a float, bytes
         (a struct by value), a `Tensor` (128 bytes by value, a longer struct with the map where the
         first copy looks for it, or the address of a map), None (a null pointer), or a struct by its
         members: a mapping from offsets, in bytes, to arrays, Tensors, None, bytes and numpy
@@ -197,6 +198,9 @@ def run(
 
 def pack(kernel: Kernel, arguments: Sequence[Any], memory: Memory) -> bytes:
     """The parameters of a launch; arrays are put into memory."""
+    members = numba_members(arguments)
+    if len(members) == len(kernel.parameters):
+        arguments = members
     if len(arguments) != len(kernel.parameters):
         names, count = ", ".join(kernel.parameters) or "none", len(kernel.parameters)
         raise LaunchError(
@@ -215,6 +219,18 @@ def pack(kernel: Kernel, arguments: Sequence[Any], memory: Memory) -> bytes:
             )
         data[offset : offset + size] = word
     return bytes(data)
+
+
+def numba_members(arguments: Sequence[Any]) -> list[Any]:
+    """The arguments with arrays by their members, each of which Numba makes a parameter."""
+    spread: list[Any] = []
+    for argument in arguments:
+        if isinstance(argument, np.ndarray):
+            sizes = argument.size, argument.itemsize
+            spread += [None, None, *sizes, argument, *argument.shape, *argument.strides]
+        else:
+            spread.append(argument)
+    return spread
 
 
 def _word(argument: Any, size: int, memory: Memory, places: dict[int, int]) -> bytes:

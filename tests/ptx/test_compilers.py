@@ -90,6 +90,31 @@ def test_a_call_local_arrays_and_divisions(nvrtc_text):
     assert np.array_equal(z, x.astype(np.int64) ** 2 // 7 - ones + zeros + reverse)
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_arrays_of_numba(seed):
+    """A parameter for each member of an array, in the order of Numba's struct."""
+    pytest.importorskip("numba_cuda", reason="needs pip install '.[cu13]'")
+    from numba import cuda, types
+
+    def axpy(a, x, y, n):
+        i = cuda.grid(1)
+        if i < min(n, x.shape[0], y.shape[0]):
+            y[i, y.shape[1] - 1] = a * x[i] + y[i, 0]
+
+    kinds = types.float32, types.float32[:], types.float64[:, ::1], types.int32
+    options = {"cc": (9, 0), "device": False, "abi": "numba", "output": "ptx"}
+    text, _ = cuda.compile(axpy, kinds, **options)
+    rng = np.random.default_rng(seed)
+    x = rng.integers(-9, 9, 70).astype(np.float32)
+    y = rng.integers(-9, 9, (66, 3)).astype(np.float64)
+    expected = y.copy()
+    expected[:64, 2] = 0.5 * x[:64] + y[:64, 0]
+    ptx.run(text, 3, 32, [0.5, x, y, 64], seed=seed)
+    np.testing.assert_array_equal(y, expected)
+    with pytest.raises(ptx.PtxError, match="3 arguments for the parameters"):
+        ptx.run(text, 3, 32, [0.5, x, y])
+
+
 def test_matmul_and_its_race(nvrtc_text):
     a, b = np.random.default_rng(0).integers(-4, 5, (2, 32, 32)).astype(np.float32)
     c = np.zeros_like(a)
