@@ -97,6 +97,8 @@ METHOD = ("precision", "algorithm", "max_workspace", "device")
 LAYOUTS = ("layout", "weight_layout")
 CONVOLUTION = (*WINDOW, *LAYOUTS, "padding_mode")  # what `Problem.parse` takes
 SHAPES = ("input_shape", "weight_shape")
+# Of wrong calls. They are raised again without the frames of this package that lead to the check.
+OWN_ERRORS = (ShapeError, DTypeError, PlanError)
 # What documentation says of two spatial axes, and of other numbers of them.
 WORDS = {
     2: "2-d|2d|H, W|P, Q|R, S|h, w|p, q|r, s|NCHW|NHWC|KCRS|KRSC|RSCK|CKRS|CRSK|RSKC",
@@ -243,49 +245,58 @@ def run(
     that Options are made for other calls alone: to name 13 values takes a tenth of the time of a
     small convolution.
     """
-    key = kinds = given = None
-    tensors = type(x) is not np.ndarray
-    if tensors:
-        kinds = _tensor_key()(x, w, bias) if residual is out is None else None
-        if kinds is None:
-            given = _device_arrays().see_both(x, w, operator.names)
-            kinds = given and (given[0].kind, given[1].kind)
-    elif type(w) is np.ndarray:
-        kinds = x.shape, x.strides, x.dtype, w.shape, w.strides, w.dtype
-    if kinds is not None and scale is None:
-        stride, padding, dilation, groups = window
-        ints = type(stride) is type(padding) is type(dilation) is type(groups) is int
-        if method[2] is not None:
-            frozen("max_workspace", method[2])  # refuses True, which is equal to 1 in a key
-        key = (
-            operator,
-            kinds,
-            bias is None,
-            type(residual) is np.ndarray and residual.strides,
-            type(out) is np.ndarray and out.strides,
-            window if ints else exact_key(window),
-            own,
-            method,
-            current().key,
-        )
-        try:
-            call = CALLS.get(key)
-        except TypeError:  # an option is not hashable: `_plan` names it
-            key = call = None
-        if call is None and key is not None:
-            call = older_call(key)
-        if call is not None:
-            if given:  # the call is an engine
-                return call.run(*given, bias, residual, out)
-            if tensors:  # the key has told them apart
-                return call.call(x, w, bias)
-            y = call.again(x, w, bias, residual, out, w)
-            if y is not None:
-                return y
-        if key is not None and not is_exact(window):
-            key = None
-    added = bias, scale, residual, out
-    return _run_first(operator, key, given or (x, w), added, (window, own, method))
+    try:
+        key = kinds = given = None
+        tensors = type(x) is not np.ndarray
+        if tensors:
+            kinds, given = _kinds(operator, x, w, bias, residual is out is None)
+        elif type(w) is np.ndarray:
+            kinds = x.shape, x.strides, x.dtype, w.shape, w.strides, w.dtype
+        if kinds is not None and scale is None:
+            stride, padding, dilation, groups = window
+            ints = type(stride) is type(padding) is type(dilation) is type(groups) is int
+            if method[2] is not None:
+                frozen("max_workspace", method[2])  # refuses True, which is equal to 1 in a key
+            key = (
+                operator,
+                kinds,
+                bias is None,
+                type(residual) is np.ndarray and residual.strides,
+                type(out) is np.ndarray and out.strides,
+                window if ints else exact_key(window),
+                own,
+                method,
+                current().key,
+            )
+            try:
+                call = CALLS.get(key)
+            except TypeError:  # an option is not hashable: `_plan` names it
+                key = call = None
+            if call is None and key is not None:
+                call = older_call(key)
+            if call is not None:
+                if given:  # the call is an engine
+                    return call.run(*given, bias, residual, out)
+                if tensors:  # the key has told them apart
+                    return call.call(x, w, bias)
+                y = call.again(x, w, bias, residual, out, w)
+                if y is not None:
+                    return y
+            if key is not None and not is_exact(window):
+                key = None
+        added = bias, scale, residual, out
+        return _run_first(operator, key, given or (x, w), added, (window, own, method))
+    except OWN_ERRORS as error:
+        raise error.with_traceback(None) from error.__cause__
+
+
+def _kinds(operator: Operator, x: Any, w: Any, bias: Any, alone: bool) -> tuple[Any, Any]:
+    """(what tells arrays of other libraries apart, or None; arrays on a GPU as they are seen)."""
+    kinds = _tensor_key()(x, w, bias) if alone else None
+    if kinds is not None:
+        return kinds, None
+    given = _device_arrays().see_both(x, w, operator.names)
+    return given and (given[0].kind, given[1].kind), given
 
 
 def _run_first(
@@ -385,21 +396,24 @@ def make_plan(
         A shape is not a sequence, or is the array itself, or an option is not hashable, or there
         are other keywords.
     """
-    if other:
-        refuse(f"plan_{operator.name}", other)
-    first, second = (
-        shape_tuple(f"{name}_shape", given.pop(f"{name}_shape")) for name in operator.names
-    )
-    shapes, options = (first, second), Options(**given)
-    if searches or operator.result or depends_on_size(options.padding, options.stride):
-        return _plan(operator, shapes, (dtype, w_dtype), options, searches=searches)
-    kind = operator, dtype, w_dtype, second, options, current().key
-    engine, _ = known_engine(kind, first)
-    if engine is None:
-        plan = _plan(operator, shapes, (dtype, w_dtype), options, searches=False)
-        engine = keep_engine(kind, plan.engine)
-    keep_size(kind, first, None, engine)
-    return Plan(engine)
+    try:
+        if other:
+            refuse(f"plan_{operator.name}", other)
+        first, second = (
+            shape_tuple(f"{name}_shape", given.pop(f"{name}_shape")) for name in operator.names
+        )
+        shapes, options = (first, second), Options(**given)
+        if searches or operator.result or depends_on_size(options.padding, options.stride):
+            return _plan(operator, shapes, (dtype, w_dtype), options, searches=searches)
+        kind = operator, dtype, w_dtype, second, options, current().key
+        engine, _ = known_engine(kind, first)
+        if engine is None:
+            plan = _plan(operator, shapes, (dtype, w_dtype), options, searches=False)
+            engine = keep_engine(kind, plan.engine)
+        keep_size(kind, first, None, engine)
+        return Plan(engine)
+    except OWN_ERRORS as error:
+        raise error.with_traceback(None) from error.__cause__
 
 
 def check_padding_on_gpu(options: Options) -> None:
