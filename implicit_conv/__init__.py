@@ -132,9 +132,12 @@ if not TYPE_CHECKING:  # type checkers would believe that it has any name
                 # hasattr, `help` and inspect take no other error of a name that `dir` lists.
                 raise AttributeError(str(error)) from error
         if name not in _HOME:
+            from implicit_conv.errors import nearest
+
             raise AttributeError(
                 f"module 'implicit_conv' has no attribute {name!r}; filters of scipy are in "
                 "implicit_conv.ndimage and implicit_conv.signal, enable() in implicit_conv.torch"
+                f"{nearest(name, __dir__())}"
             )
         value = getattr(importlib.import_module(f"implicit_conv.{_HOME[name]}"), name)
         globals()[name] = value

@@ -2,6 +2,7 @@
 
 import os.path
 import sys
+from collections.abc import Iterable
 
 QUOTED = 80  # characters that a message quotes of another library's error at most
 
@@ -28,6 +29,15 @@ class DriverError(RuntimeError):
 
 class TileError(RuntimeError):
     """A tile could not be read, computed or written; those before it are written."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The hint "; did you mean 'conv2d'?" for a name that is none of those known, or nothing."""
+    import difflib  # here, because a call that works needs no hint
+
+    words = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(word.lower(), words, 1)
+    return f"; did you mean {words[close[0]]!r}?" if close else ""
 
 
 def install(*requirements: str) -> str:

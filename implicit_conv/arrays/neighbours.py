@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
+from implicit_conv.errors import nearest
+
 
 def own_name(door: str, module: ModuleType, name: str) -> Any:
     """What `module`, such as scipy.ndimage, has under a public name that the module `door` lacks.
@@ -18,4 +20,5 @@ def own_name(door: str, module: ModuleType, name: str) -> Any:
         return getattr(module, name)
     raise AttributeError(
         f"module {door!r} has no attribute {name!r}, and neither has {module.__name__}"
+        f"{nearest(name, module.__all__)}"
     )

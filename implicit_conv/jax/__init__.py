@@ -24,6 +24,10 @@ __all__ = ["conv_general_dilated", "disable", "enable"]
 NEEDED = "jax>=0.5"  # the first release whose foreign functions all these versions share
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 @named
 def enable(*, precision: str = "standard") -> Enabled:
     """Compute JAX's convolutions on the CPU with this package, in the whole process.

@@ -88,6 +88,11 @@ class Enabled:
     ) -> None:
         SWITCH.discard(self)
 
+    def __repr__(self) -> str:
+        ends = "until its with block ends or disable() is called"
+        state = f"in force {ends}" if self in SWITCH.claims else "undone"
+        return f"<enable(precision={self.precision!r}), {state}>"
+
 
 def disable() -> None:
     """Lower JAX's convolutions as JAX does, however often `enable` was called."""

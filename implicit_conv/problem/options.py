@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from typing import Literal, TypeAlias, get_args
 
-from implicit_conv.errors import PlanError
+from implicit_conv.errors import PlanError, nearest
 from implicit_conv.kernels.geometry import (
     CLAMP,
     GELU,
@@ -153,8 +152,7 @@ def _closest(name: object) -> str:
     word = str(name).lower()
     if word in ACTIVATIONS_ELSEWHERE:
         return f"; did you mean {ACTIVATIONS_ELSEWHERE[word]!r}?"
-    close = difflib.get_close_matches(word, [known for known in PLAIN if known], 1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    return nearest(word, filter(None, PLAIN))
 
 
 def activation_kind(parsed: tuple[float, float, float]) -> str:

@@ -27,6 +27,10 @@ __all__ = ["convert", "disable", "enable", "explain", "is_enabled", "restore"]
 NEEDED = "torch>=2.13"
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 @named
 def enable(
     keep_packed: int = 256 << 20, *, precision: str = "standard", choose: str = "measured"

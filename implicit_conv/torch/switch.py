@@ -234,3 +234,8 @@ class Enabled(Held):
             switch.discard(self._claim)
             raise
         self._claim.stays = True  # last: until here the claim ends with this object
+
+    def __repr__(self) -> str:
+        words = repr(self._claim.settings).replace("Settings", "enable")
+        ends = "until its with block ends or disable() is called"
+        return f"<{words}, {f'in force {ends}' if self._switch.has(self._claim) else 'undone'}>"

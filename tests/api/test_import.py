@@ -176,3 +176,17 @@ def test_help_and_inspect_need_no_library_of_a_door():
     assert page == "A name of the package"
     assert attribute == imported
     assert attribute.startswith("implicit_conv.dask needs dask ")
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "near"),
+    [
+        ("implicit_conv", "Conv2d", "conv2d"),
+        ("implicit_conv", "conv_transposed2d", "conv_transpose2d"),
+        ("implicit_conv.ndimage", "gausian_filter", "gaussian_filter"),
+        ("implicit_conv.signal", "convolv", "convolve"),
+    ],
+)
+def test_a_misspelt_name_gets_the_nearest_one(module, name, near):
+    with pytest.raises(AttributeError, match=f"did you mean '{near}'"):
+        getattr(importlib.import_module(module), name)

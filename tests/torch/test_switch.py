@@ -1,6 +1,7 @@
 """Calls of `enable` that are cut in two: by Ctrl-C, by errors of torch and by forks."""
 
 import os
+import re
 import sys
 
 import pytest
@@ -188,3 +189,10 @@ def test_other_words_are_told_what_to_write():
     for call in (lambda: door.enable(precision="high"), lambda: door.enable(choose="all")):
         with pytest.raises(PlanError, match="is none of"):
             call()
+
+
+def test_names_and_states_are_shown():
+    assert dir(door) == door.__all__
+    with door.enable(precision="strict") as enabled:
+        assert re.search(r"<enable\(.*'strict'.*in force", repr(enabled))
+    assert "undone" in repr(enabled)
