@@ -7,7 +7,14 @@ Names are loaded on first use: importing the package compiles nothing and touche
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING
+
+if not getattr(sys, "_is_gil_enabled", lambda: True)():
+    raise ImportError(
+        "implicit_conv needs the global interpreter lock, which orders its threads: start this "
+        "free-threaded Python as python -X gil=1, or with PYTHON_GIL=1 in the environment"
+    )
 
 if TYPE_CHECKING:
     from implicit_conv import ndimage as ndimage

@@ -190,3 +190,11 @@ def test_help_and_inspect_need_no_library_of_a_door():
 def test_a_misspelt_name_gets_the_nearest_one(module, name, near):
     with pytest.raises(AttributeError, match=f"did you mean '{near}'"):
         getattr(importlib.import_module(module), name)
+
+
+def test_a_python_without_its_lock_is_refused():
+    code = "import sys; sys._is_gil_enabled = lambda: False; import implicit_conv"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert result.returncode and "ImportError: implicit_conv needs the global" in result.stderr

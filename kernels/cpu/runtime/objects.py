@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import logging
-import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -76,14 +75,11 @@ def stated() -> str:
 
 @functools.cache
 def differing() -> tuple[str, ...]:
-    """What this Python stores in another way than stated here: "array", "list" or "tuple"; or "GIL"
-    if other threads may change what compiled code reads.
-    """
+    """What this Python stores in another way than stated here: "array", "list" or "tuple"."""
     as_stated = {
         "array": _arrays_are_as_stated(),
         "list": _lists_are_as_stated(),
         "tuple": _tuples_are_as_stated(),
-        "GIL": getattr(sys, "_is_gil_enabled", lambda: True)(),
     }
     found = tuple(name for name, is_so in as_stated.items() if not is_so)
     if found:
