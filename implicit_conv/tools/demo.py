@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from implicit_conv.errors import ShapeError, UsageError, install
-from implicit_conv.timing import UNTOLD, disturbance
+from implicit_conv.timing import disturbance
 
 Array = NDArray[Any]
 TAPS = 11  # height and width of every filter of the bank
@@ -27,7 +27,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "demo",
         help="filter a photograph; show plan, speed, error and feature maps",
         description="Run a photograph through blur, sharpen, edge and Gabor filters. Beside other "
-        "work it tells no ratio, and exits with 3.",
+        "work it compares no times.",
     )
     parser.add_argument("image", nargs="?", help="a picture; default: matplotlib's sample")
     parser.add_argument("--out", default="implicit-conv-demo.png", help="the picture to write")
@@ -35,7 +35,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print plan, time, GFLOP/s and error; write the picture."""
+    """Write the picture; print plan, time, GFLOP/s and error."""
     from implicit_conv.operators.conv import plan_conv2d
     from implicit_conv.tools.picture_rivals import as_planes, picture_rivals
 
@@ -48,17 +48,17 @@ def run(options: argparse.Namespace) -> int:
     ]
     facts: list[dict[str, Any]] = [plan.facts() for plan in plans]
     threads = max(each["threads"] for each in facts)
-    disturbed = disturbance(threads)
-    if disturbed:
-        _show(f"noise       {disturbed}")
-    for name, plan in zip(("colour", "gray"), plans, strict=True):
-        _show(f"{name:12}{plan.problem}\n{plan.explain(brief=True)}")
 
     def filtered() -> list[Array]:
         return [plan(x, w) for plan, (x, w) in zip(plans, operands, strict=True)]
 
     cold, found = _timed(filtered, 1)
+    draw(picture, {**colour, **gray}, as_planes(*found), Path(options.out))
+    _show(f"picture     {options.out}")
+    for name, plan in zip(("colour", "gray"), plans, strict=True):
+        _show(f"{name:12}{plan.problem}\n{plan.explain(brief=True)}")
     _show(f"first call  {cold * 1e3:.1f} ms; it compiles the kernels, or loads them from the cache")
+    disturbed = disturbance(threads)
     seconds, _ = _timed(filtered, CALLS)
     estimate = sum(each["milliseconds"] for each in facts)
     flops = sum(plan.flops for plan in plans)
@@ -69,21 +69,18 @@ def run(options: argparse.Namespace) -> int:
     mean = operands[1][0][0, 0]
     rivals = picture_rivals((picture, mean), [*colour.values()], [*gray.values()], threads)
     times = {name: _timed(function, CALLS)[0] for name, function in rivals.items()}
-    if not disturbed:
-        disturbed = disturbance(threads)
-        if disturbed:
-            _show(f"noise       {disturbed}")
+    disturbed = disturbed or disturbance(threads)
     for name, rival in times.items():
         longer = "" if disturbed else f", {rival / seconds:.1f} times as long"
         _show(f"rival       {name}: {rival * 1e3:.1f} ms for the same planes{longer}")
+    if disturbed:
+        _show(f"busy        times are not compared: {disturbed.partition(',')[0]}")
     if not times:
         command = install("opencv-python-headless")
         _show(f"rival       none is installed to compare with: {command}")
     units = max(error_of(*each) for each in zip(operands, found, strict=True))
     _show(f"error       at most {units:.2f} units of 2^-24 * sum|x||w| against float64")
-    draw(picture, {**colour, **gray}, as_planes(*found), Path(options.out))
-    _show(f"picture     {options.out}")
-    return UNTOLD if disturbed else 0
+    return 0
 
 
 def _show(line: str) -> None:
@@ -121,7 +118,7 @@ def _timed(function: Callable[[], Any], repeats: int) -> tuple[float, Any]:
 
 
 def load_picture(path: str | None) -> Array:
-    """A picture as float32 (H, W, 3), values in [0, 1].
+    """A picture as float32 (H, W, 3), values in [0, 1]: of more than 8 bits, those of its range.
 
     Raises
     ------
@@ -138,19 +135,21 @@ def load_picture(path: str | None) -> Array:
     except ImportError as error:
         command = install("matplotlib>=3.8", "Pillow>=10")
         raise ImportError(f"{error.name} is not installed: {command}") from None
-    if path is None:
-        source = cbook.get_sample_data("grace_hopper.jpg", asfileobj=False)
-        with Image.open(source) as image:
-            pixels = np.asarray(image.convert("RGB"))
-    else:
-        with Image.open(path) as image:
-            pixels = np.asarray(image.convert("RGB"))
+    source = path or cbook.get_sample_data("grace_hopper.jpg", asfileobj=False)
+    with Image.open(source) as image:
+        deep = image.mode.startswith(("I", "F"))  # gray, of 16 or 32 bits
+        pixels = np.asarray(image if deep else image.convert("RGB"))
     if min(pixels.shape[:2]) < TAPS:
         raise ShapeError(
             f"the picture has {pixels.shape[1]} x {pixels.shape[0]} pixels; "
             f"the filters need at least {TAPS} x {TAPS}"
         )
-    return pixels.astype(np.float32) / 255
+    if not deep:
+        return pixels.astype(np.float32) / 255
+    low, high = float(pixels.min()), float(pixels.max())
+    _show(f"values      {low:g} to {high:g}, which are shown from black to white")
+    scaled = (pixels.astype(np.float32) - low) / max(high - low, 1e-30)
+    return np.repeat(scaled[..., None], 3, axis=2)
 
 
 def filter_bank() -> tuple[dict[str, Array], dict[str, Array]]:
