@@ -43,7 +43,7 @@ def test_the_table():
     for *_, kernel, ours, theirs, faster, share in rows:
         assert kernel != "torch" and float(ours) > 0 and share.endswith("%")
         assert float(faster) == pytest.approx(float(theirs) / float(ours), rel=0.2)
-    assert "Amdahl" in lines[-1]
+    assert "in convolutions, " in lines[-1]
     assert model.training and model.stem.training and not model.stem[1].training
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name])
@@ -149,3 +149,18 @@ def test_a_converted_model_has_a_table_of_its_programs(compiles):
     assert {line.split()[-1] for line in lines[-4:-1]} == {"1"}
     assert lines[-1] == "1 graph of torch.compile"
     assert {each: each._compiled_call_impl for each in model.modules()} == calls
+
+
+@pytest.mark.parametrize(
+    ("ours", "last"),
+    [
+        (0.9, "so that by Amdahl's law their times allow 1.33"),
+        (0.7, "which called alone are 2.00 times as fast"),
+    ],
+)
+def test_a_gain_never_contradicts_its_limit(ours, last):
+    """The convolutions take half of the model's time, and half of theirs with our kernels."""
+    layer = report.Layer("conv", (torch.zeros(1),) * 2)
+    rows = [report.Row(layer, "implicit_gemm", ours=0.25, torch=0.5, slower=False)]
+    lines = list(report._summary(rows, report.Whole(ours=ours, torch=1.0), ""))
+    assert lines[-1] == f"50% of that time is in convolutions, {last}"
