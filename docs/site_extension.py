@@ -1,4 +1,4 @@
-"""What the site has beyond its extensions: links to sources, and the help of commands."""
+"""What the site has beyond its extensions: links to sources, the help of commands, the explorer."""
 
 from __future__ import annotations
 
@@ -57,9 +57,20 @@ def _sections(parser: argparse.ArgumentParser) -> list[nodes.Node]:
     return found
 
 
+def write_explorer(app: Any, failure: Exception | None) -> None:
+    """Write the explorer in place of its page, which tells readers of the repository of it."""
+    from implicit_conv.tma.page.explore import page  # as above
+
+    if failure is None:
+        back = '<nav><a href="../index.html">implicit_conv</a> / <a href="tma.html">TMA</a></nav>'
+        text = page().replace("<header>", f"<header>{back}", 1)
+        (Path(app.outdir) / "tutorials" / "explore.html").write_text(text, encoding="utf-8")
+
+
 def setup(app: Any) -> dict[str, bool]:
     """Register all."""
     app.connect("source-read", link_to_sources)
     app.connect("autodoc-skip-member", is_described)
+    app.connect("build-finished", write_explorer)
     app.add_directive("command-help", CommandHelp)
     return {"parallel_read_safe": True}

@@ -35,6 +35,13 @@ def _brief() -> Any:
     return brief
 
 
+@imports
+def _table() -> Any:
+    from implicit_conv.operators.table import table
+
+    return table
+
+
 @dataclass(frozen=True)
 class Plan:
     """How one convolution is computed on one machine.
@@ -119,6 +126,11 @@ class Plan:
 
     def __repr__(self) -> str:
         return f"<Plan of {self.problem}: {self.algorithm}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the candidates, and which one runs."""
+        html: str = _table()(self.engine.facts())
+        return html
 
     def explain(self, brief: bool = False) -> str:
         """A text for people. It begins with three lines: what runs; how long it takes by estimate,

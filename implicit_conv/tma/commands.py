@@ -25,11 +25,11 @@ from implicit_conv.tma.maps.driver import ARGUMENTS, describe_arguments, with_in
 from implicit_conv.tma.maps.json_maps import ADVICE, OPERANDS, read_objects
 from implicit_conv.tma.maps.limits import Finding, TensorMapError
 from implicit_conv.tma.maps.maps import TensorMap
-from implicit_conv.tma.maps.ptx import DIRECTIONS, REDUCTIONS
+from implicit_conv.tma.maps.ptx import DIRECTIONS, INFIXES, REDUCTIONS
 from implicit_conv.tma.run.lowering_choice import parse_problem
 from implicit_conv.tma.run.simulate import HALO_ORDER, HALO_ORDERS
 from implicit_conv.tma.show.drawing import draw, show
-from implicit_conv.tma.show.examples import EXAMPLES, example
+from implicit_conv.tma.show.examples import EXAMPLES, FIRST, example
 
 Subparsers = Any  # argparse names the type of add_subparsers() only privately
 Run = Callable[[argparse.Namespace], int]
@@ -86,11 +86,16 @@ def _with_usage_errors(run: Run) -> Run:
 
 def _draw_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--list", action="store_true", help="list the examples")
-    parser.add_argument("--out", metavar="FILE", help=".svg, .png or .pdf; without it, text")
+    words = ".svg (if it has no ending), .png or .pdf; without it, text"
+    parser.add_argument("out", nargs="?", metavar="FILE", default=argparse.SUPPRESS, help=words)
+    parser.add_argument("--out", metavar="FILE", help="the same FILE")
     parser.add_argument("--gallery", metavar="FOLDER", help="draw all examples, with a page")
     orders = "; ".join(f"{name}: {where}" for name, where in HALO_ORDERS.items())
     parser.add_argument(
-        "--halo-order", choices=list(HALO_ORDERS), default=HALO_ORDER, help=f"of w128: {orders}"
+        "--halo-order",
+        choices=list(HALO_ORDERS),
+        default=HALO_ORDER,
+        help=f"of im2col::w::128: {orders}",
     )
     map_arguments(parser)
 
@@ -100,6 +105,9 @@ def run_draw(options: argparse.Namespace) -> int:
     if options.list:
         for name, entry in EXAMPLES.items():
             print(f"{name:<14} {entry.title}")
+        for mode, name in FIRST.items():
+            if INFIXES[mode] != name:
+                print(f"{INFIXES[mode]:<14} the example {name}")
         return 0
     if options.gallery:
         from implicit_conv.tma.show.gallery import write
@@ -111,17 +119,11 @@ def run_draw(options: argparse.Namespace) -> int:
         return 0
     map = make_map(map_fields(options))
     walks = buffers(options) if map.description.wide else None
-    start = options.start or _first_start(map)
+    start = options.start or map.first
     order = options.halo_order
     text = draw(map, start, options.offsets, buffers=walks, halo_order=order, path=options.out)
     print(text)
     return 0
-
-
-def _first_start(map: TensorMap) -> tuple[int, ...]:
-    """The lower corner of the box in image 0, channel 0."""
-    lower = map.description.lower
-    return (*(0,) * (map.rank - 1 - len(lower)), *lower, 0)
 
 
 def _explore_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from implicit_conv.ptx.errors import shortened
 from implicit_conv.tma.check.linter import kind_of_map
 from implicit_conv.tma.maps.maps import TensorMap
-from implicit_conv.tma.maps.ptx import INFIXES, mode_of
+from implicit_conv.tma.maps.ptx import INFIXES, mode_of, mode_words
 
 
 def integers(text: str) -> tuple[int, ...]:
@@ -19,6 +19,15 @@ def integers(text: str) -> tuple[int, ...]:
         raise argparse.ArgumentTypeError(
             f"{shortened(text)!r} must be integers separated by commas, such as 7,2,-1,0"
         ) from None
+
+
+def mode(text: str) -> str:
+    """The mode that `text` names."""
+    found = mode_of(text)
+    if found not in INFIXES:
+        words = f"{shortened(text)!r} is none of {mode_words(INFIXES)}"
+        raise argparse.ArgumentTypeError(words)
+    return found
 
 
 # Options that a map of a mode, or a copy of it, does not have.
@@ -33,18 +42,15 @@ START_HELP = "by default, draw starts at the lower corner and lint checks the ma
 
 def map_arguments(parser: argparse.ArgumentParser) -> None:
     """Options that describe one copy, row-major as in Python."""
-    parser.add_argument(
-        "--example", metavar="NAME", help="a documented example; `draw --list` lists them"
-    )
+    parser.add_argument("--example", metavar="NAME", help="one of `draw --list`, such as im2col::w")
     group = parser.add_argument_group("a tensor copy")
-    words = "default: im2col; PTX's words, such as im2col::w, will do"
-    modes = list(INFIXES)
-    group.add_argument("--mode", type=mode_of, choices=modes, default="im2col", help=words)
+    words = f"{mode_words(INFIXES)}; default: im2col"
+    group.add_argument("--mode", type=mode, default="im2col", help=words)
     group.add_argument("--shape", type=integers, metavar="N,[D,]H,W,C")
     group.add_argument("--box", type=integers, metavar="...,C", help="of a tiled map")
     group.add_argument("--dtype", default="float16", help="default: %(default)s")
     for name in ("lower", "upper"):
-        words = f"{name} corner of the pixels, zeros by default; for w and w128 only W"
+        words = f"{name} corner of the pixels, zeros by default; for im2col::w only W"
         group.add_argument(f"--{name}", type=integers, metavar="[D,]H,W", help=words)
     group.add_argument(
         "--step",
@@ -58,7 +64,7 @@ def map_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--start", type=integers, metavar="N,[D,]H,W,C", help=START_HELP)
     words = "of im2col: the filter tap, as offsets of each pixel"
     group.add_argument("--offsets", type=integers, metavar="[D,]H,W", help=words)
-    words = "of w and w128: w_{} of each buffer; default: 0"
+    words = "of im2col::w: w_{} of each buffer; default: 0"
     group.add_argument("--halo", type=integers, help=words.format("halo"))
     group.add_argument("--offset", type=integers, help=words.format("offset"))
 
@@ -68,9 +74,10 @@ def map_fields(options: argparse.Namespace) -> dict[str, Any]:
     if options.shape is None:
         other = "name a FILE.json" if options.command == "lint" else "choose one from --list"
         raise ValueError(f"no tensor: give --shape N,[D,]H,W,C or --example NAME, or {other}")
+    word = INFIXES[options.mode]
     for name in WITHOUT[options.mode]:
         if getattr(options, name) is not None:
-            raise ValueError(f"a copy of mode {options.mode} has no --{name}; leave it out")
+            raise ValueError(f"a copy of mode {word} has no --{name}; leave it out")
     if options.mode == "tiled":
         if options.box is None:
             raise ValueError("a tiled map needs --box, with as many entries as --shape")
@@ -84,9 +91,7 @@ def map_fields(options: argparse.Namespace) -> dict[str, Any]:
         named = {"lower corner": lower, "upper corner": upper, "step": options.step}
         for name, values in named.items():
             if len(values) != 1:
-                raise ValueError(
-                    f"a map of mode {options.mode} has the {name} of W alone, not {values}"
-                )
+                raise ValueError(f"a map of mode {word} has the {name} of W alone, not {values}")
     step = options.step[0] if len(options.step) == 1 else options.step
     channels = min(64, options.shape[-1]) if options.channels is None else options.channels
     fields = {

@@ -35,6 +35,20 @@ def test_the_tutorial_prints_what_it_says():
     assert result.attempted > 30 and result.failed == 0
 
 
+def test_the_tutorial_begins_with_the_picture_and_its_copy():
+    text = (ROOT / "docs/tutorials/tma.md").read_text(encoding="utf-8")
+    opening, block, *_ = re.split(r"```python\n", text)
+    begin, *_ = opening.split("\n\n")[1:]
+    assert begin.endswith("(../explanation/pictures/shifted-view.svg)")
+    words = opening.split("\n\n")[2]
+    assert len(re.findall(r"\.(?= |$)", words.replace("\n", " "))) == 3  # sentences
+    for word in ("(TMA)", "*im2col*", "*im2col::w*", "*wHalo*", "*wOffset*"):
+        assert word in words, word
+    assert "Im2colWideMap" in block and "(../gallery/row.svg)" in block
+    headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert "im2col::w" in headings[0] and headings.index("4. Tiles") == 3
+
+
 def test_the_questions_print_what_they_say():
     result = doctest.testfile(str(ROOT / "docs/how-to/tma-questions.md"), module_relative=False)
     assert result.attempted > 12 and result.failed == 0

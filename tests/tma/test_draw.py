@@ -4,6 +4,7 @@ import itertools
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from implicit_conv import tma
@@ -224,7 +225,7 @@ def test_memory_is_drawn_as_text():
     assert "8-way conflicts" in memory("memory-none").draw(access="ldmatrix")
 
 
-def test_draw_command(capsys, tmp_path):
+def test_draw_command(capsys, tmp_path, monkeypatch):
     assert main(["draw", "--example", "ptx-18"]) == 0
     assert "Figure 18" in capsys.readouterr().out
     copy = "--shape 128,7,7,64 --lower=-1 --upper=-1 --step 3 --start 7,2,-1,0".split()
@@ -233,8 +234,47 @@ def test_draw_command(capsys, tmp_path):
     out = tmp_path / "x.svg"
     assert main(["draw", "--mode", "w", *copy, "--out", str(out)]) == 0
     assert out.exists()
+    monkeypatch.chdir(tmp_path)
+    for given, written in (("a.svg", "a.svg"), ("b.png", "b.png"), ("c", "c.svg")):
+        for form in ([given], ["--out", given]):
+            assert main(["draw", "--example", "im2col::w", *form]) == 0
+            assert capsys.readouterr().out.splitlines()[-1] == written
+            kind = b"\x89PNG" if written.endswith("png") else b"<?xml"
+            assert Path(written).read_bytes().startswith(kind)
+            Path(written).unlink()
     assert main(["draw", "--list"]) == 0
     assert "ptx-24" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("mode", "name"),
+    [("im2col::w", "row"), ("im2col::w::128", "ptx-19"), ("IM2COL", "ptx-13"), (".tile", "tile")],
+)
+def test_a_mode_names_an_example(mode, name, capsys):
+    assert main(["draw", "--example", mode]) == main(["draw", "--example", name]) == 0
+    printed = capsys.readouterr().out
+    assert printed[: len(printed) // 2] == printed[len(printed) // 2 :]
+    assert main(["lint", "--example", mode]) == 0
+    assert "0 errors" in capsys.readouterr().out
+    assert main(["draw", "--list"]) == 0
+    listed = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert name in listed[mode.lower().lstrip(".")]
+
+
+def test_the_row_is_that_of_the_shifted_view():
+    """It loads what `maps_for` loads of such a row, and taps read it from rows 0, 1 and 2 on."""
+    example = EXAMPLES["row"]
+    shapes = example.map.shape, (32, 3, 3, 64)
+    lowering = tma.maps_for(shapes, "im2col::w", padding=1, dtype="float16", tile_m=6)
+    assert lowering.maps == (example.map,)
+    block = next(lowering.k_blocks(2 * lowering.row_tiles))  # of output row 2
+    load = block.loads[0]
+    assert (load.w_halo, load.w_offset) == example.buffers[0]
+    assert [tap.row_shift for tap in block.taps] == [0, 1, 2]
+    x = np.zeros(example.map.shape, "float16")
+    x[0, 2] = np.arange(1, 7)[:, None]  # a to f
+    values = tma.load(example.map, x, example.coords, w_halo=2)[:, 0]
+    assert values.tolist() == [0, 1, 2, 3, 4, 5, 6, 0]
 
 
 @pytest.mark.parametrize(
@@ -243,7 +283,7 @@ def test_draw_command(capsys, tmp_path):
         (["draw"], "give --shape N,[D,]H,W,C or --example NAME, or choose one from --list"),
         (["draw", "--start", "0,0,0,0"], "--shape"),
         (["lint"], "give --shape N,[D,]H,W,C or --example NAME, or name a FILE.json"),
-        (["draw", "--example", "ptx-99"], "choose one of ptx-11"),
+        (["draw", "--example", "ptx-99"], "or one of row, ptx-11"),
     ],
 )
 def test_draw_command_says_what_is_wrong(capsys, arguments, said):

@@ -12,7 +12,7 @@ from implicit_conv.tma.page.explore import page as html
 from implicit_conv.tma.run.wide_lowering import WideLowering
 
 pytestmark = pytest.mark.browser
-WIDE, NARROW = (1280, 900), (390, 844)
+WIDE, NARROW, WIDEST = (1280, 900), (390, 844), (1440, 900)
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,7 @@ def browser():
     """A running browser; the reason for a skip names what is missing."""
     websocket = pytest.importorskip("websocket", reason="websocket-client is not installed")
     assert websocket
-    from .browser import chromium, find
+    from browser import chromium, find
 
     program = find()
     if program is None:
@@ -319,6 +319,19 @@ def test_the_address_restores_what_is_seen(browser, file):
     assert browser.evaluate("document.getElementById('W').value") == "11"
 
 
+def test_ptx_words_of_modes_are_read(page):
+    page.evaluate("location.hash = '#show=3+x+3,+stride+1,+padding+1&mode=im2col::w::128&at=1'")
+    page.evaluate("recall(); 1")
+    assert page.evaluate("scene.mode") == "w128"
+    fields = {"shape": [4, 9, 12, 64], "dtype": "float16", "channels_per_pixel": 64}
+    corners = {"lower_corner_w": -1, "upper_corner_w": -1, "pixels_per_column": 8}
+    page.evaluate("document.querySelector('input[name=what][value=own]').click()")
+    for mode, ours in (("im2col::w", "w"), (".IM2COL::W::128", "w128"), ("w", "w")):
+        type_into(page, "json", json.dumps({**fields, **corners, "mode": mode}))
+        assert page.evaluate("document.getElementById('faults').children.length") == 0
+        assert page.evaluate("scene.mode") == ours
+
+
 def test_words_are_explained(page):
     page.evaluate("go(0)")
     words = page.evaluate(
@@ -380,7 +393,59 @@ def test_sizes_that_cannot_be(page, name, value, said):
     assert page.evaluate("document.getElementById('preset').value") == "(own sizes)"
 
 
-@pytest.mark.parametrize("size", [WIDE, NARROW])
+FILTER = (
+    "[...document.querySelectorAll('#output figure')].slice(0, 1).flatMap(f =>"
+    " [...f.querySelectorAll('.out')].map(n => [n.textContent, n.classList[1]]))"
+)
+
+
+def test_a_load_shows_the_taps_that_it_feeds(page):
+    """A load of im2col::w feeds a filter row; +1 is the shift of a view."""
+    none = ["", "exists"]
+    for first, row in ((0, 0), (4, 1), (8, 2)):
+        page.evaluate(f"go({first})")
+        fed = [[f"+{s}", "fed"] for s in range(3)]
+        assert page.evaluate(FILTER) == [*[none] * 3 * row, *fed, *[none] * (6 - 3 * row)]
+        page.evaluate(f"go({first + 2})")
+        assert page.evaluate(FILTER)[3 * row + 1] == ["+1", "tapped"]
+    page.evaluate("choose('3 x 3, stride 2: two buffers')")
+    page.evaluate("go(1)")  # the load of buffer 2, which tap 1 alone reads
+    assert page.evaluate(FILTER)[:3] == [["+0", "exists"], ["+0", "fed"], ["+1", "exists"]]
+    type_into(page, "mode", "im2col")
+    page.evaluate("go(2)")  # the second load, for the second tap
+    assert page.evaluate(FILTER)[:3] == [none, ["+0", "fed"], none]
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW, WIDEST])
+def test_slots_are_explained_without_scrolling(browser, file, size):
+    browser.open(file, *size)
+    text = browser.evaluate("document.getElementById('facts').textContent")
+    words = "An image row takes L = 8 slots: its 7 outputs, and 1 more that is dropped, so that a "
+    assert f"{words}shifted view never reads a neighbour where padding should be." in text
+    box = "document.getElementById('facts').getBoundingClientRect()"
+    assert browser.evaluate(f"{box}.bottom") < size[1] / 2
+    browser.evaluate("choose('3 x 3, stride 3: three buffers')")
+    text = browser.evaluate("document.getElementById('facts').textContent")
+    assert "An image row takes L = 3 slots: its 3 outputs. " in text
+    type_into(browser, "mode", "im2col")
+    assert "slots" not in browser.evaluate("document.getElementById('facts').textContent")
+
+
+def test_a_wide_window_is_used(browser, file):
+    """Filter, outputs and words stand right of the middle, in the first window."""
+    browser.open(file, *WIDEST)
+    for name in ("output", "words"):
+        box = f"document.getElementById('{name}').getBoundingClientRect()"
+        left, right, bottom = browser.evaluate(f"(b => [b.left, b.right, b.bottom])({box})")
+        assert left > WIDEST[0] / 2 and right > WIDEST[0] - 40 and bottom < WIDEST[1], name
+    assert browser.evaluate("document.getElementById('words').open")
+    for name in browser.evaluate("Object.keys(CONVOLUTIONS)"):
+        browser.evaluate(f"choose({json.dumps(name)})")
+        cut = "(n => n.scrollWidth > n.clientWidth)(document.getElementById('tensor'))"
+        assert not browser.evaluate(cut), name
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW, WIDEST])
 def test_it_fits_the_window(browser, file, size):
     """No example makes the page scroll sideways or has text below 11 pixels."""
     browser.open(file, *size)

@@ -93,7 +93,7 @@ def shapes(C=64, K=64, **options):
 
 
 REFUSED = [  # problem, mode and options, words of the rule, words of the way out
-    (conv(8, 1, 1), {"mode": "rows"}, "mode 'rows' is unknown", "choose from im2col, w"),
+    (conv(8, 1, 1), {"mode": "rows"}, "mode 'rows' is unknown", "im2col, im2col::w (or w), im"),
     (conv(8, 1, 1), {"operator": "bprop"}, "'bprop' is unknown", "choose from fprop"),
     (conv(8, 2, 1), {"operator": "dgrad"}, "not a single walk", "call tma.phases_for"),
     (conv(800, 1, 320, dilation=320), {"mode": "w"}, "w_halo=640", "use mode 'im2col'"),
@@ -102,9 +102,9 @@ REFUSED = [  # problem, mode and options, words of the rule, words of the way ou
         conv(900, 1, 150, taps=4, dilation=150, height=900),
         {},
         r"upper_corner\[w\] = -300: must be in \[-128, 127\]",
-        "use mode 'w', whose corners have 16 bits",
+        "use mode 'im2col::w': its corners have 16 bits",
     ),
-    (conv(900, 1, 150, dilation=128, height=900), {}, "offsets|corner", "use mode 'w'"),
+    (conv(900, 1, 150, dilation=128, height=900), {}, "offsets|corner", "use mode 'im2col::w'"),
     (conv(900, 9, 1, height=900), {}, r"traversal_stride\[h\] = 9", "subsample the tensor"),
     (conv(8, 1, 1), {"tile_m": 2048}, "pixels_per_column = 2048", "tile_m= from 1 to 1024"),
     (conv(8, 1, 1), {"channels": 12}, "channels_per_pixel = 12", "pass channels=, a multiple of 8"),

@@ -217,7 +217,7 @@ def test_tiled_maps_on_the_command_line(capsys):
     assert main(["lint", *reduced, "--reduction", "max"]) == 1
     assert "max" in capsys.readouterr().out
     assert main(["draw", *tiled]) == 0
-    assert "tiled of 30 x 128" in capsys.readouterr().out
+    assert "tile of 30 x 128" in capsys.readouterr().out
     assert main(["lint", "--mode", "tiled", "--shape", "30,128"]) == 2
     assert "a tiled map needs --box" in capsys.readouterr().err
     wide = "draw --mode w128 --shape 200,3,9,64 --halo 2".split()

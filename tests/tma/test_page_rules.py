@@ -22,7 +22,7 @@ MAPS = 1000
 def page(tmp_path_factory):
     """The page in a running browser; the reason for a skip names what is missing."""
     pytest.importorskip("websocket", reason="websocket-client is not installed")
-    from .browser import chromium, find
+    from browser import chromium, find
 
     program = find()
     if program is None:

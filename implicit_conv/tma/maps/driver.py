@@ -12,6 +12,7 @@ from typing import Any
 
 from implicit_conv.tma.maps import limits
 from implicit_conv.tma.maps.limits import Description, Finding, integer, integers, with_rows
+from implicit_conv.tma.maps.ptx import mode_of
 from implicit_conv.tma.maps.rules import within
 
 PREFIX = "CU_TENSOR_MAP_"
@@ -143,8 +144,12 @@ def enum_name(argument: str, ours: str) -> str:
 
 
 def our_name(argument: str, value: Any) -> str | None:
-    """Our name of a value of an enumeration, given by its name in cuda.h, number or our name."""
+    """Our name of a value of an enumeration, given by its name in cuda.h, number or our name;
+    that of a mode by PTX's, too.
+    """
     infix, names = ENUMS[argument]
+    if argument == "mode" and isinstance(value, str):
+        value = mode_of(value)
     for number, (ours, theirs) in enumerate(names.items()):
         if value in (ours, theirs, f"{PREFIX}{infix}{theirs}") or (
             not isinstance(value, str) and value == number

@@ -14,7 +14,7 @@ from implicit_conv.ptx.limits import read_text
 from implicit_conv.tma.maps.driver import ADDRESSES, ARGUMENTS, ARRAYS, ENUMS, NEEDED, NUMBERS
 from implicit_conv.tma.maps.limits import ALLOWED_SWIZZLES, FILLS, INTERLEAVES
 from implicit_conv.tma.maps.maps import WIDE_MODES, Im2colMap, Im2colWideMap
-from implicit_conv.tma.maps.ptx import DIRECTIONS, REDUCTIONS
+from implicit_conv.tma.maps.ptx import DIRECTIONS, INFIXES, REDUCTIONS
 from implicit_conv.tma.maps.tiled import TiledMap
 
 DIGITS = 40  # of an integer in JSON: those of a tensor map have at most 64 bits
@@ -125,7 +125,7 @@ OURS: dict[str, dict[str, Any]] = {
     "pixels_per_column": INTEGER,
     "channels_per_pixel": INTEGER,
     "swizzle": {"enum": list(ALLOWED_SWIZZLES["tiled"])},
-    "mode": {"enum": list(WIDE_MODES)},
+    "mode": {"enum": [*WIDE_MODES, *(INFIXES[mode] for mode in WIDE_MODES)]},
     "oob_fill": {"enum": list(FILLS)},
     "strides": {"anyOf": [INTEGERS, {"type": "null"}], "description": "bytes; packed if left out"},
     "address": {"type": ["integer", "null"]},

@@ -10,6 +10,8 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from implicit_conv.kernels import walk as steps
@@ -25,7 +27,7 @@ from implicit_conv.tma.maps.limits import (
     rename,
     with_rows,
 )
-from implicit_conv.tma.maps.ptx import instruction
+from implicit_conv.tma.maps.ptx import INFIXES, instruction, mode_of, mode_words
 from implicit_conv.tma.maps.rules import (
     hint,
     map_findings,
@@ -34,6 +36,7 @@ from implicit_conv.tma.maps.rules import (
     store_findings,
 )
 
+Operands = tuple[Sequence[int], Sequence[int] | None, int, int]  # as `walk` takes them
 WIDE_MODES = ("w", "w128")
 
 
@@ -161,10 +164,18 @@ class TensorMap(ABC):
         """
         from implicit_conv.tma.maps.cpp import source
 
-        lower = self.description.lower
-        first = (*(0,) * (self.rank - 1 - len(lower)), *lower, 0)
-        start = self.start(first, offsets, w_halo, w_offset)
+        start = self.start(self.first, offsets, w_halo, w_offset)
         return source(self.description, self.arguments, start, self.rows(w_halo))
+
+    @property
+    def first(self) -> tuple[int, ...]:
+        """The start of a copy at the lower corner of the box, in image 0 and channel 0."""
+        lower = self.description.lower
+        return (*(0,) * (self.rank - 1 - len(lower)), *lower, 0)
+
+    def _repr_svg_(self) -> str | None:
+        """What a notebook shows: the copy from `first`."""
+        return drawn(self, [(self.first, None, 0, 0)])
 
     def rows(self, w_halo: int = 0) -> int:
         """Shared-memory rows that one load fills, including the halo."""
@@ -186,7 +197,7 @@ class TensorMap(ABC):
         found, what = start_findings(self.description, start), "load"
         if direction in ("store", "reduce"):
             found, what = found + store_findings(self.description, start), direction
-        _raise_errors(f"a {what} in mode {self.mode}", self.description, found)
+        _raise_errors(f"a {what} in mode {INFIXES[self.mode]}", self.description, found)
         return start
 
     def _normalise(self, **fields: Any) -> None:
@@ -301,7 +312,7 @@ class Im2colWideMap(TensorMap):
     channels_per_pixel : int
         Elements of a row; their bytes must fit in the swizzle span.
     swizzle : {"64B", "128B", "128B_ATOM_32B"}
-    mode : {"w", "w128"}
+    mode : {"im2col::w", "im2col::w::128"}, or {"w", "w128"} in short
         The modes differ in where they place the halo rows.
 
     Examples
@@ -327,8 +338,9 @@ class Im2colWideMap(TensorMap):
     interleave: str = field(default="none", init=False, repr=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "mode", mode_of(self.mode))
         if self.mode not in WIDE_MODES:
-            allowed = f"must be one of {', '.join(WIDE_MODES)}"
+            allowed = f"must be one of {mode_words(WIDE_MODES)}"
             finding = Finding("mode", self.mode, allowed, "PTX ISA 5.5.5")
             raise TensorMapError(type(self).__name__, [finding])
         corners = ("lower_corner_w", "upper_corner_w")
@@ -370,6 +382,26 @@ def describe(
         element=name if name in DATA_TYPES else f"UINT{8 * m.itemsize}",
     )
     return with_rows(described) if box else described
+
+
+def drawn(map: TensorMap, copies: Sequence[Operands], **more: Any) -> str | None:
+    """Copies by one map from one start as an SVG element, for notebooks.
+
+    `more` is passed to `draw`. None, for which a notebook shows the text instead: matplotlib is
+    missing, or the copy is too large to be drawn.
+    """
+    from implicit_conv.tma.show.drawing import draw
+
+    coords, offsets, *_ = copies[0]
+    buffers = [(w_halo, w_offset) for _, _, w_halo, w_offset in copies]
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "copy.svg")
+        try:
+            draw(map, coords, offsets, buffers=buffers, path=path, **more)
+        except (ImportError, ValueError):
+            return None
+        svg = path.read_text(encoding="utf-8")
+    return svg[svg.index("<svg") :]
 
 
 def _raise_errors(what: str, m: Description, findings: Sequence[Finding]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from implicit_conv.ptx.machine.reductions import REDUCED_TYPES
 
@@ -13,9 +13,21 @@ REDUCTIONS = tuple(REDUCED_TYPES)
 
 
 def mode_of(text: str) -> str:
-    """The mode of a map by our word, or by that of PTX, such as ".im2col::w"; else `text`."""
-    word = text.lower().removeprefix(".")
-    return next((mode for mode, infix in INFIXES.items() if word in (mode, infix)), word)
+    """Our word for a mode, which `text` may name by PTX's, such as ".im2col::w"; else `text`.
+
+    All that takes a mode asks here, the page of the explorer too.
+    """
+    word = str(text).lower().removeprefix(".")
+    for mode, infix in INFIXES.items():
+        if word in (mode, infix):
+            return mode
+    return text
+
+
+def mode_words(modes: Iterable[str]) -> str:
+    """Modes for a message, by PTX's words, with ours where they differ."""
+    pairs = ((INFIXES.get(mode, mode), mode) for mode in modes)
+    return ", ".join(word if word == mode else f"{word} (or {mode})" for word, mode in pairs)
 
 
 def instruction(
@@ -46,7 +58,7 @@ def instruction(
     head, where = f"tensor.{len(coords)}d", f"[map, {_vector(coords[::-1])}]"
     if direction in ("store", "reduce"):
         if mode not in ("tiled", "im2col"):
-            raise ValueError(f"mode {mode!r} cannot store; only tiled and im2col maps do")
+            raise ValueError(f"mode {INFIXES[mode]} cannot store; only tile and im2col do")
         form = "tile" if mode == "tiled" else "im2col_no_offs"
         copy, what = "cp.async", ""
         if direction == "reduce":

@@ -114,8 +114,9 @@ def _box(m: Description) -> Iterator[Finding]:
 
 
 def _layout(m: Description) -> Iterator[Finding]:
-    if m.swizzle not in limits.ALLOWED_SWIZZLES[m.mode]:
-        allowed = f"must be one of {', '.join(limits.ALLOWED_SWIZZLES[m.mode])} for mode {m.mode}"
+    known = limits.ALLOWED_SWIZZLES[m.mode]
+    if m.swizzle not in known:
+        allowed = f"must be one of {', '.join(known)} for mode {INFIXES[m.mode]}"
         documented = m.wide and m.swizzle in ("none", "128B_ATOM_32B_FLIP_8B")
         yield Finding("swizzle", m.swizzle, allowed, limits.WIDE if documented else m.driver)
     if m.oob_fill not in limits.FILLS:

@@ -18,7 +18,7 @@ from implicit_conv.tma.maps.driver import argument_name, describe_arguments
 from implicit_conv.tma.maps.elements import STORED_AS
 from implicit_conv.tma.maps.json_maps import schema
 from implicit_conv.tma.maps.limits import W_OFFSET_END, Description, Finding, Start, with_rows
-from implicit_conv.tma.maps.ptx import instruction
+from implicit_conv.tma.maps.ptx import instruction, mode_of
 from implicit_conv.tma.maps.rules import map_findings, start_findings
 from implicit_conv.tma.maps.tiled import TiledMap
 from implicit_conv.tma.page.javascript import script
@@ -27,7 +27,7 @@ from implicit_conv.tma.show.examples import EXAMPLES, Example
 SHARED = (  # what the page has of Python
     *(Description, Finding, Start, with_rows),
     *(map_findings, start_findings, corner_suspicions, map_suspicions),
-    *(describe_arguments, argument_name, instruction),
+    *(describe_arguments, argument_name, instruction, mode_of),
     *(schedule.buffer_offset, schedule.buffer_halo, schedule.tap_shift, walk.w128_halo_row),
     *(remainder_count, slots_per_row),
 )

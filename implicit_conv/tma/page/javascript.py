@@ -18,7 +18,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 # Methods of texts, lists and dicts.
-METHODS = "append get index insert items join partition removeprefix rstrip".split()
+METHODS = "append get index insert items join lower partition removeprefix rstrip".split()
 BUILT_IN = ("math", "builtins", "dataclasses")  # modules whose functions `py` has
 OPERATORS: dict[type[ast.AST], str] = {
     **{ast.Lt: "{} < {}", ast.LtE: "{} <= {}", ast.Gt: "{} > {}", ast.GtE: "{} >= {}"},

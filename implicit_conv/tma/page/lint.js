@@ -51,6 +51,7 @@ function described(given, kind) {
 function lintMap(object) {
   const given = { ...object };
   for (const name of NOT_CHECKED) delete given[name];
+  if (typeof given.mode === "string") given.mode = mode_of(given.mode);
   const [tiled, im2col, wide, call] = DATA.kinds;
   const theirs = "globalDim" in given || "tensorDataType" in given;
   const ours = "box" in given ? tiled : "lower_corner_w" in given || "mode" in given ? wide : im2col;

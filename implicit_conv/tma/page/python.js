@@ -59,6 +59,7 @@ const method = {
   insert: (of, i, x) => of.splice(i, 0, x),
   items: (of) => Object.entries(of),
   join: (by, x) => py.each(x).join(by),
+  lower: (x) => x.toLowerCase(),
   partition: (x, by) => (x.includes(by) ? [x.slice(0, x.indexOf(by)), by, x.slice(x.indexOf(by) + by.length)] : [x, "", ""]),
   removeprefix: (x, start) => (x.startsWith(start) ? x.slice(start.length) : x),
   rstrip: (x, end) => (x.endsWith(end) ? method.rstrip(x.slice(0, -1), end) : x),

@@ -51,8 +51,10 @@ function convolutionScene() {
     block.taps.forEach((_, tap) => steps.push({ kind: "tap", block: b, tap }));
   });
   const bad = blocks.flatMap((block) => blockFaults(block, plan.buffers));
-  const waste = plan.slots > Q ? `, ${plan.slots - Q} of ${plan.slots} slots a row dropped` : "";
-  const facts = `Output ${P} x ${Q}. ${plan.tiles} tiles${conv.mode === "im2col" ? "" : `, L = ${plan.slots} slots${waste}`}. `
+  const more = plan.slots - Q;
+  const slots = `An image row takes L = ${plan.slots} slots: its ${Q} outputs${more ? `, and ${more} more that ${more > 1 ? "are" : "is"} dropped, `
+    + "so that a shifted view never reads a neighbour where padding should be" : ""}. `;
+  const facts = `Output ${P} x ${Q}. ${conv.mode === "im2col" ? "" : slots}${plan.tiles} tiles. `
     + `Tile ${tile}: ${blocks.reduce((sum, b) => sum + b.loads.length, 0)} loads feed ${blocks.reduce((sum, b) => sum + b.taps.length, 0)} taps, for each channel block.`;
   return { mode: conv.mode, conv, P, Q, blocks, steps, buffers: plan.buffers, outputs: plan.outputs(tile), facts, wrong: [...new Set(bad)],
     empty: steps.length ? "" : "Every filter row of this tile lies outside the image: nothing to load." };

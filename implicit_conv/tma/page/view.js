@@ -103,11 +103,12 @@ function show() {
   const tap = now.kind === "tap" ? block.taps[now.tap] : null;
   const reads = tap && readsOf(tap);
   document.body.classList.toggle("tapping", !!tap);
+  document.body.classList.toggle("convolving", !!scene.outputs);
   describe(now, block, contents, tap);
   if (scene.undrawn) $("tensor").replaceChildren(element("p", {}, `The tensor is not drawn: ${scene.undrawn}.`));
   else drawTensor(block, contents, now, reads);
   drawMemory(contents, now, tap, reads);
-  drawOutput(tap);
+  drawOutput(now, block, tap);
   remember();
   light(active && contents[active.buffer]?.[active.row]?.there ? active : null);
 }
@@ -304,6 +305,7 @@ function drawMemory(contents, now, tap, reads) {
     const single = rows.length <= ONE_COLUMN && !NARROW;
     if (tap && b !== tap.buffer) section.classList.add("faded");
     if (!single) section.classList.add("long");
+    $("panels").classList.toggle("long", !single);
     const { offset, halo } = scene.buffers[b];
     const operands = wideMode() ? `: w_offset ${offset}, w_halo ${halo}` : "";
     const list = element("div", { class: single ? "rows single" : "rows" });
@@ -332,11 +334,15 @@ function memoryRow(row, buffer, reads, tap) {
 
 // ---- the filter and the outputs -----------------------------------------------------------------
 
-function drawOutput(tap) {
+function drawOutput(now, block, tap) {
   if (!scene.outputs) { $("output").replaceChildren(); return; }
   const { R, S } = scene.conv;
-  const filter = grid("Filter: taps (r, s)", R, S, "r \\ s", 0, (r, s) => (
-    { text: "", name: tap && tap.r === r && tap.s === s ? "tapped" : "exists" }));
+  const filter = grid("Filter: taps (r, s)", R, S, "r \\ s", 0, (r, s) => {
+    const found = block.taps.find((one) => one.r === r && one.s === s);
+    if (!found) return { text: "", name: "exists" };
+    const fed = tap ? found.buffer === tap.buffer : found.buffer === now.load;
+    return { text: `+${found.shift}`, name: found === tap ? "tapped" : fed ? "fed" : "exists" };
+  });
   const places = new Map(scene.outputs.map(({ at, kept }, m) => [at.join(","), { m, kept }]));
   const at = scene.outputs[0].at;
   const slots = wideMode() ? Math.max(...scene.outputs.map((o) => o.at[2])) + 1 : scene.Q;
@@ -471,7 +477,7 @@ function recall() {
   const said = new URLSearchParams(location.hash.slice(1));
   const names = [...$("preset").options].map((option) => option.value);
   if (names.includes(said.get("show")) && said.get("show") !== OWN) {
-    if (said.get("show") in CONVOLUTIONS && said.has("mode")) $("mode").value = said.get("mode");
+    if (said.get("show") in CONVOLUTIONS && said.has("mode")) $("mode").value = mode_of(said.get("mode"));
     choose(said.get("show"));
   } else if (["conv", "copy", "own"].includes(said.get("what"))) {
     document.querySelector(`input[name=what][value=${said.get("what")}]`).checked = true;
@@ -492,6 +498,7 @@ function begin() {
   }
   $("preset").append(element("option", { hidden: "" }, OWN));
   $("settings").open = !NARROW;
+  $("words").open = matchMedia("(min-width: 1400px)").matches;
   $("preset").addEventListener("change", () => choose($("preset").value));
   $("controls").addEventListener("submit", (event) => event.preventDefault());
   $("controls").addEventListener("input", (event) => {

@@ -26,7 +26,7 @@ from implicit_conv.kernels import schedule
 from implicit_conv.kernels.gpu.sizes import SWIZZLE_ATOM_BYTES
 from implicit_conv.problem.problem import Problem
 from implicit_conv.problem.schedule import KBlock, Load, Tap
-from implicit_conv.tma.maps.maps import Im2colMap, TensorMap
+from implicit_conv.tma.maps.maps import Im2colMap, TensorMap, drawn
 from implicit_conv.tma.maps.swizzles import SWIZZLES
 from implicit_conv.tma.run.simulate import Array
 
@@ -183,6 +183,14 @@ class Lowering:
     def arguments(self) -> tuple[dict[str, Any], ...]:
         """The arguments of the driver calls that encode `maps`, by the names of cuda.h."""
         return tuple(map.arguments for map in self.maps)
+
+    def _repr_svg_(self) -> str | None:
+        """What a notebook shows: the loads of the first k-block, by their common map."""
+        block = next(self.k_blocks(0), None) if self.tiles else None
+        if block is None:
+            return None
+        loads = [load for load in block.loads if self.maps[load.buffer] == self.maps[0]]
+        return drawn(self.maps[0], [load[2:6] for load in loads])
 
     def array(self, x: Array) -> Array:
         """The walked tensor (n, [d,] h, w, c) as the view that the maps describe."""

@@ -14,6 +14,7 @@ from implicit_conv.problem.phases import Phase, phases_of
 from implicit_conv.problem.problem import Problem
 from implicit_conv.tma.maps.elements import element_name, element_type
 from implicit_conv.tma.maps.limits import Finding, TensorMapError, integer, integers
+from implicit_conv.tma.maps.ptx import INFIXES, mode_of, mode_words
 from implicit_conv.tma.run.lowering import AxisWalk, Lowering, check_groups, default_channels
 from implicit_conv.tma.run.wide_lowering import PermutedLowering, Wide128Lowering, WideLowering
 
@@ -48,12 +49,13 @@ def maps_for(
         A convolution of one to three spatial axes. Shapes are channels-last, x (N, [D,] [H,] W, C)
         and w (K, [T,] [R,] S, C / groups), unless `options` say otherwise; the walked tensors
         always are.
-    mode : {"im2col", "w", "w128", "w_sm90"}
-        The mode of the copies. "w_sm90" walks as im2col::w by plain im2col over permuted axes.
+    mode : {"im2col", "im2col::w", "im2col::w::128", "w_sm90"}
+        The mode of the copies; "w" and "w128" are short for two. "w_sm90" walks as
+        im2col::w by plain im2col over permuted axes.
     operator : {"fprop", "dgrad", "wgrad"}
         dgrad needs stride 1; `phases_for` lowers each stride phase of another.
     tile_m : int
-        GEMM rows of a tile, and pixels of a load; "w128" needs 128.
+        GEMM rows of a tile, and pixels of a load; "im2col::w::128" needs 128.
     channels : int, optional
         Channels of a load; by default, as many as fit in the swizzle span.
     dtype : dtype-like, optional
@@ -180,8 +182,9 @@ def lowering_of(
     phase: Phase | None = None,
 ) -> Lowering:
     """A lowering whose maps are not yet made, so that no limit of maps is checked."""
+    mode = mode_of(mode)
     if mode not in MODES:
-        raise ValueError(f"mode {mode!r} is unknown; choose from {', '.join(MODES)}")
+        raise ValueError(f"mode {mode!r} is unknown; choose from {mode_words(MODES)}")
     if operator not in OPERATORS:
         raise ValueError(f"operator {operator!r} is unknown; choose from {', '.join(OPERATORS)}")
     if problem.repeats:
@@ -235,7 +238,7 @@ def checked(lowering: Lowering) -> Lowering:
     try:
         _ = lowering.maps  # errors are raised here, not at the first load
     except TensorMapError as refused:
-        what = f"mode {lowering.mode!r} for {lowering.problem}"
+        what = f"mode {INFIXES.get(lowering.mode, lowering.mode)} for {lowering.problem}"
         findings = [replace(f, hint=_way_out(f, lowering)) for f in refused.findings]
         raise TensorMapError(what, findings, refused.description) from None
     return lowering
@@ -248,7 +251,7 @@ def _way_out(finding: Finding, lowering: Lowering) -> str:
     if name.startswith(("lower_corner", "upper_corner", "offsets")):
         if lowering.mode in ("w", "w128"):
             return "pad the tensor in memory, and lower the problem without that padding"
-        return "use mode 'w', whose corners have 16 bits and which takes the taps of W as views"
+        return "use mode 'im2col::w': its corners have 16 bits, and taps of W are views"
     if name == "shape" and finding.field.endswith("[c]"):
         padded = -(-lowering.channels // unit) * unit
         return f"pad the channels in memory to {padded}, or pass strides= of a tensor that has room"

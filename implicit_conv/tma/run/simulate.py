@@ -12,7 +12,8 @@ import numpy.typing as npt
 from implicit_conv.kernels import walk as steps
 from implicit_conv.kernels.walk import Axis
 from implicit_conv.tma.maps.limits import Start
-from implicit_conv.tma.maps.maps import TensorMap
+from implicit_conv.tma.maps.maps import TensorMap, drawn
+from implicit_conv.tma.maps.ptx import INFIXES
 from implicit_conv.tma.maps.tiled import TiledMap
 
 Array = npt.NDArray[Any]
@@ -42,6 +43,12 @@ class Walk:
         Position of each row in the walk; im2col::w::128 delivers some pixels twice.
     bytes : int
         Bytes that the copy reports to its mbarrier; filled rows count.
+    map : TiledMap, Im2colMap or Im2colWideMap
+        The tensor map of the copy.
+    start : Start
+        Its operands: `coords`, `offsets`, `w_halo` and `w_offset`.
+    halo_order : str
+        As `walk` was told.
     """
 
     coordinates: npt.NDArray[np.int64]
@@ -49,6 +56,18 @@ class Walk:
     halo: npt.NDArray[np.bool_]
     order: npt.NDArray[np.int64]
     bytes: int
+    map: TensorMap
+    start: Start
+    halo_order: str
+
+    def __repr__(self) -> str:
+        counts = f"{len(self)} rows of {self.map.row_bytes} bytes from {self.start.coords}"
+        filled, halo = self.filled.sum(), self.halo.sum()
+        return f"<Walk of {INFIXES[self.map.mode]}: {counts}; {filled} filled, {halo} of the halo>"
+
+    def _repr_svg_(self) -> str | None:
+        """What a notebook shows: the copy."""
+        return drawn(self.map, [self.start.operands], halo_order=self.halo_order)
 
     def __len__(self) -> int:
         return len(self.coordinates)
@@ -118,6 +137,9 @@ def walk(
         halo=halo_rows(map, start.w_halo, halo_order),
         order=order,
         bytes=len(positions) * map.row_bytes,
+        map=map,
+        start=start,
+        halo_order=halo_order,
     )
 
 

@@ -21,6 +21,7 @@ from implicit_conv.kernels import walk as steps
 from implicit_conv.problem.schedule import KBlock, Tap, slots_per_row
 from implicit_conv.tma.maps.limits import CORNER_BITS, HALO_END, OFFSET_BITS, W_OFFSET_END
 from implicit_conv.tma.maps.maps import Im2colMap, Im2colWideMap, TensorMap
+from implicit_conv.tma.maps.ptx import INFIXES
 from implicit_conv.tma.run.lowering import AxisBox, Lowering, Operands
 
 
@@ -85,8 +86,9 @@ class WideLowering(Lowering):
         )
         longest = max(range(self.buffers), key=self.halo)
         if self.halo(longest) >= HALO_END[self.mode]:
+            mode = INFIXES[self.mode]
             raise ValueError(
-                f"buffer {longest} needs w_halo={self.halo(longest)}, but mode {self.mode} accepts "
+                f"buffer {longest} needs w_halo={self.halo(longest)}, but mode {mode} accepts "
                 f"at most {HALO_END[self.mode] - 1}; use mode 'im2col'"
             )
         return (map,) * self.buffers

@@ -147,7 +147,8 @@ def draw(
     halo_order : {"interleaved", "grouped", "inline"}
         As in `walk`.
     path : path-like, optional
-        A file to write: .svg, .png or .pdf, by matplotlib (extra ``plot``).
+        A file to write: .svg, .png or .pdf, by matplotlib (extra ``plot``); .svg if its name
+        has no ending.
     title : str
         Replaces the sizes of the map.
     color : bool, optional
@@ -208,6 +209,8 @@ def show(what: Picture, path: str | Path | None = None, color: bool | None = Non
         raise ImportError(
             f"drawing into a file needs matplotlib: {install('matplotlib>=3.8')}"
         ) from missing
+    path = Path(path)
+    path = path if path.suffix else path.with_suffix(".svg")
     save(what, path)
     return str(path)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from implicit_conv.tma.maps.maps import Im2colMap, Im2colWideMap, TensorMap
+from implicit_conv.tma.maps.ptx import INFIXES, mode_of
 from implicit_conv.tma.maps.tiled import TiledMap
 from implicit_conv.tma.show.picture import Picture, picture
 
@@ -90,6 +91,14 @@ LINE = _im2col((4, 12, 16), -1, -1, 2, 16, 8)
 CUBE = _im2col((2, 3, 4, 6, 16), -1, -1, 1, 40, 8)
 
 EXAMPLES = {
+    "row": Example(
+        "im2col::w of one row: six pixels and a halo of 2",
+        "The three taps of a filter row read these rows from row 0, 1 and 2 on. The zero after the "
+        "last pixel is the left padding of the next image.",
+        _wide((2, 5, 6, 64), -1, 0, 1, pixels=6),
+        (0, 2, -1, 0),
+        buffers=((2, 0),),
+    ),
     "ptx-11": Example(
         "Figure 11: a bounding box with padding",
         f"Corners (-1, -1) and (-1, -1); one pixel, at the lower corner. {OUR_SIZES}",
@@ -174,9 +183,14 @@ EXAMPLES = {
     ),
 }
 
+FIRST = {"im2col": "ptx-13", "w": "row", "w128": "ptx-19", "tiled": "tile"}  # mode: its example
+
 
 def example(name: str) -> Example:
-    """The example of that name; an unknown name raises a ValueError that lists all names."""
+    """The example of that name, or of a mode; another name raises a ValueError that lists all."""
+    name = FIRST.get(mode_of(name), name)
     if name not in EXAMPLES:
-        raise ValueError(f"there is no example {name!r}; choose one of {', '.join(EXAMPLES)}")
+        modes = ", ".join(INFIXES[mode] for mode in FIRST)
+        names = ", ".join(EXAMPLES)
+        raise ValueError(f"there is no example {name!r}; name a mode ({modes}), or one of {names}")
     return EXAMPLES[name]

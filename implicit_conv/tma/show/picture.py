@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from implicit_conv.kernels.walk import W128_GROUP
 from implicit_conv.tma.maps.maps import Im2colMap, Im2colWideMap, TensorMap
+from implicit_conv.tma.maps.ptx import INFIXES
 from implicit_conv.tma.maps.tiled import TiledMap
 from implicit_conv.tma.run.simulate import HALO_ORDER, HALO_ORDERS, Walk, walk
 
@@ -142,7 +143,7 @@ def picture(
             "drawn; draw the copy of a smaller tensor"
         )
     return Picture(
-        title=title or f"{_mode_name(map)} of {_sizes(map)}",
+        title=title or f"{INFIXES[map.mode]} of {_sizes(map)}",
         subtitle=_subtitle(map, copies),
         letters=letters,
         planes=tuple(shown),
@@ -165,10 +166,6 @@ def _notes(map: TensorMap, buffers: Sequence[tuple[int, int]], halo_order: str) 
 def _group(map: TensorMap, order: int, halo: bool) -> int:
     """The group of a row of im2col::w::128, whose halo are pixels of the next group; else -1."""
     return order // W128_GROUP - halo if map.mode == "w128" else -1
-
-
-def _mode_name(map: TensorMap) -> str:
-    return {"w": "im2col::w", "w128": "im2col::w::128"}.get(map.mode, map.mode)
 
 
 def _sizes(map: TensorMap) -> str:
