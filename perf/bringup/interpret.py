@@ -7,11 +7,12 @@ Only the driver's cuTensorMapEncode* calls are replaced: the interpreter encodes
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numpy.lib.stride_tricks import as_strided
 
 from implicit_conv import ptx
 from implicit_conv.gpu.cuda.cubin import AnyVariant, kernel_of
@@ -29,6 +30,7 @@ from implicit_conv.problem.problem import Problem
 from perf.bringup.emulated import encoded
 
 Array = npt.NDArray[Any]
+FAR = (1 << 32) + 4096  # bytes: 2^31 elements of 16 bits, and a page
 
 
 class WriteError(Exception):
@@ -124,7 +126,7 @@ def interpret(
     blocks: int | None = None,
     in_place: bool = False,
     gap: int = 0,
-    apart: int = 0,
+    far: Mapping[str, int] = MappingProxyType({}),
     **options: Any,
 ) -> Array:
     """y of `choice` for C-contiguous arrays in the view's layouts.
@@ -142,9 +144,9 @@ def interpret(
         y is written over the residual.
     gap : int
         Elements that follow the channels of each pixel of x and tap of w, all NaN.
-    apart : int
-        Bytes from an image of y and the residual to the next, and of an x that is not loaded by a
-        tensor map; 0: they follow each other. What is between them is reserved, and not used.
+    far : mapping of "x", "w", "y" or "residual" -> axis
+        The axis of an array along which elements are FAR bytes apart, with no memory in between; a
+        tensor map takes none.
     options
         Those of `ptx.Launch`: seed, flaky, watch, limit.
 
@@ -165,11 +167,14 @@ def interpret(
     y_shape = stacked(view.output_shape, view.layout)
     residual = None if residual is None else residual.reshape(y_shape)
     offset = v.alignment % VECTOR_BYTES
-    x_at = _put(memory, x, offset, gap, 0 if v.producer == "tma" else apart)
-    w_at, z = _put(memory, w, offset, gap), _put(memory, residual, apart=apart)
+    x_at = _put(memory, x, offset, gap, far.get("x"))
+    w_at = _put(memory, w, offset, gap, far.get("w"))
+    z = _put(memory, residual, far=far.get("residual"))
     size = ITEMSIZES[v.y_dtype]
     unset = residual if in_place else np.full(y_shape, -1, f"i{size}")
-    out = _put(memory, unset, apart=apart)
+    before = len(memory.buffers)
+    out = _put(memory, unset, far=far.get("y"))
+    parts = memory.buffers[before:]
     z = out if in_place else z
     bias_at = 0 if bias is None else memory.put(bias.copy())
     call = arguments(choice, x_at, w_at, out, bias_at, z)
@@ -186,38 +191,39 @@ def interpret(
         names=region_names(choice.layout, buffers(v, choice.geometry)),
         **{"strict": strict, **options},
     ).run()
-    (y,) = (buffer.data for buffer in memory.buffers if buffer.address == out.address)
-    times = _images(launch.written.get(out.address, np.zeros(y.size, np.uint8)), out, view.N)
+    never = np.zeros(parts[0].data.size, np.uint8)
+    times = np.concatenate([launch.written.get(part.address, never) for part in parts])
     if (times != 1).any():
         raise WriteError(f"bytes of y were written {np.unique(times).tolist()} times")
-    kind = np.float32 if size == 4 else np.uint16
-    return np.ascontiguousarray(_images(y, out, view.N)).view(kind).reshape(view.output_shape)
-
-
-def _images(data: Array, array: DeviceArray, count: int) -> Array:
-    """The bytes of each of `count` images in the memory of an array."""
-    apart = array.strides[0]
-    return as_strided(data, (count, data.size - (count - 1) * apart), (apart, 1))
+    kind, axis = np.float32 if size == 4 else np.uint16, far.get("y", 0)
+    shape = [*y_shape[:axis], *y_shape[axis + 1 :]] if "y" in far else y_shape
+    y = [part.data.view(kind).reshape(shape) for part in parts]
+    return (np.stack(y, axis) if "y" in far else y[0]).reshape(view.output_shape)
 
 
 def _put(
-    memory: ptx.Memory, array: Array | None, offset: int = 0, gap: int = 0, apart: int = 0
+    memory: ptx.Memory,
+    array: Array | None,
+    offset: int = 0,
+    gap: int = 0,
+    far: int | None = None,
 ) -> DeviceArray:
     """A copy of an array in memory; see `interpret` for the gaps in it."""
     if array is None:
         return NOWHERE
     nan = np.nan if array.dtype == np.float32 else 0x7FFF  # of bfloat16 and of float16
     copy = np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, gap)], constant_values=nan)
-    first, *others = contiguous_strides(copy.shape, copy.itemsize)
-    apart = apart or first
+    if far is None:
+        return DeviceArray(memory.put(copy, offset), contiguous_strides(copy.shape, copy.itemsize))
+    start, slices = memory.next, np.moveaxis(copy, far, 0)
+    for number, part in enumerate(slices):
+        memory.next = start + number * FAR
+        memory.put(np.ascontiguousarray(part), offset)
+    strides = [*contiguous_strides(slices.shape[1:], copy.itemsize)]
+    strides.insert(far, FAR)
     if copy.shape[1:-1] == (1, 1):  # so that pixels have one stride
-        others[:-1] = apart, apart
-    data = np.zeros((len(copy) - 1) * apart + first, np.uint8)
-    made = DeviceArray(memory.put(data, offset), (apart, *others))
-    _images(data, made, len(copy))[...] = (
-        np.ascontiguousarray(copy).view(np.uint8).reshape(len(copy), -1)
-    )
-    return made
+        strides[1:-1] = FAR, FAR
+    return DeviceArray(start + offset, tuple(strides))
 
 
 def encoded_maps(
