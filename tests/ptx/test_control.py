@@ -1,5 +1,7 @@
 """Branches, calls, lanes that part and meet, special registers, and what is refused by name."""
 
+import re
+
 import numpy as np
 import pytest
 from ptx_texts import ELEMENT, kernel
@@ -250,6 +252,25 @@ def test_an_error_names_the_source():
     line = text.split("ld.global.u32")[0].count("\n") + 1
     with pytest.raises(ptx.PtxError, match=rf"warp \d, line {line} \(kernels/scale.py:12\): ld.g"):
         run(text)
+
+
+def test_an_error_names_the_calls_that_were_inlined():
+    """Three functions deep; then the innermost place again, which two calls share."""
+    inner = ".loc 2 7 1, function_name $s, inlined_at 2 3 1\n"
+    chain = ".loc 2 3 1, function_name $s, inlined_at 1 {} 5\n" + inner
+    load = "ld.global.u32 %r1, [%d1{}];\n"
+    first, second = (chain.format(line) for line in (30, 40))
+    files = '.address_size 64\n.file 1 "k.cu"\n.file 2 "lib.h"'
+    for body, said in (
+        (f".loc 1 30 5\n {first} {load.format('+1024')}", "(lib.h:7, inlined at k.cu:30)"),
+        (
+            f"{first} {load.format('')} {second} {load.format('')} {inner} {load.format('+1024')}",
+            "(lib.h:7, inlined at k.cu:30 or k.cu:40)",
+        ),
+        (f"{first} .loc 1 9 1\n {load.format('+1024')}", "(k.cu:9)"),
+    ):
+        with pytest.raises(ptx.PtxError, match=re.escape(said)):
+            run(kernel(body).replace(".address_size 64", files))
 
 
 def test_arguments_are_checked():

@@ -169,6 +169,32 @@ def test_the_barrier_of_a_cluster_of_one_block(planted):
         assert np.array_equal(y, np.arange(64) ^ 32)
 
 
+ARRIVE = """
+    mov.u32 %r1, %tid.x; mov.u32 %r2, smem; setp.eq.u32 %p1, %r1, 0;
+    @%p1 mbarrier.init.shared.b64 [%r2], 64; bar.sync 0;
+    mapa.shared::cluster.u32 %r3, %r2, 0; mbarrier.arrive.shared::cluster.b64 _, [%r3];
+    W: mbarrier.try_wait.parity.shared.b64 %p2, [%r2], 0; @!%p2 bra W;"""
+
+
+def test_an_mbarrier_in_a_cluster_of_one_block():
+    """As CUTLASS' consumers arrive: mapa finds the block's own mbarrier."""
+    for old, new, error in (
+        ("", "", ""),
+        ("%r2, 0;", "%r2, 1;", "block 1 of a cluster of one block"),
+        ("%r2, 0;", "%r2, %r1;", "block 31 of a cluster of one block|block 63"),
+        ("_, [", "%d5, [", "may be another block's"),
+        ("init.shared", "init.shared::cluster", "the modifier .shared::cluster"),
+        ("mbarrier.arrive", "@%p1 mbarrier.arrive", "deadlock"),
+        ("bar.sync 0;", "bar.sync 0; @%p1 brkpt;", r"brkpt, in lanes \[0\]"),
+    ):
+        text = kernel(ARRIVE.replace(old, new, 1), shared=SHARED)
+        if not error:
+            ptx.run(text, 1, 64, [np.zeros(1)], shared_bytes=256)
+            continue
+        with pytest.raises(ptx.PtxError, match=error):
+            ptx.run(text, 1, 64, [np.zeros(1)], shared_bytes=256)
+
+
 def test_two_arrivals_without_a_wait():
     text = kernel("barrier.cluster.arrive; barrier.cluster.arrive; barrier.cluster.wait;")
     with pytest.raises(ptx.PtxError, match="twice"):

@@ -119,8 +119,10 @@ def test_a_step_of_k_that_leaves_its_row():
 
 
 def test_exchanged_coordinates_differ_from_what_is_expected():
-    (line,) = (problem for problem in check(at_b="{0, 8}").problems if "copy" not in problem)
+    problems = check(at_b="{0, 8}").problems
+    line, left_out = (problem for problem in problems if "copy" not in problem)
     assert line.startswith("argument 2: ") and "differ from those expected" in line
+    assert left_out == "map 1: none of its copies loads [:8, :]"
 
 
 def test_expected_arrays_have_the_shape_of_their_argument():

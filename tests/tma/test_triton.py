@@ -47,7 +47,7 @@ def product(**options):
 N, H, W, C, FILTERS, TAPS, PAD = 2, 8, 8, 32, 64, 3, 1
 
 
-def convolution(pad=PAD, upper=PAD - TAPS + 1, **options):
+def convolution(pad=PAD, upper=PAD - TAPS + 1, dtype=torch.float16, **options):
     """A 3 x 3 convolution of NHWC by im2col loads, in Gluon."""
     import gluon_kernels
     from triton.experimental.gluon import language as gl
@@ -57,7 +57,7 @@ def convolution(pad=PAD, upper=PAD - TAPS + 1, **options):
     y = np.full((N * H * W, FILTERS), np.nan, np.float32)
     layouts = [gl.NVMMASharedLayout.get_default_for([n, C], gl.float16) for n in (64, FILTERS)]
     pixels = TensorDescriptorIm2Col(
-        torch.from_numpy(x),
+        torch.from_numpy(x).to(dtype),
         x.shape,
         [stride // 2 for stride in x.strides],
         [64, C],
@@ -66,7 +66,7 @@ def convolution(pad=PAD, upper=PAD - TAPS + 1, **options):
         pixel_box_upper_corner=[upper, upper],
     )
     weights = TensorDescriptor.from_tensor(
-        torch.from_numpy(w.reshape(FILTERS, -1)), [FILTERS, C], layouts[1]
+        torch.from_numpy(w.reshape(FILTERS, -1)).to(dtype), [FILTERS, C], layouts[1]
     )
     nchw = torch.from_numpy(x.astype(np.float32)).permute(0, 3, 1, 2)
     kcrs = torch.from_numpy(w.astype(np.float32)).permute(0, 3, 1, 2)
@@ -282,6 +282,20 @@ def test_planted_faults(fault, edited):
     assert any(words in line for line in problems), problems
 
 
+def problem_of_the_convolution():
+    layouts = {"layout": "NHWC", "weight_layout": "KRSC", "rank": 2}
+    shapes = (N, H, W, C), (FILTERS, TAPS, TAPS, C)
+    return Problem.parse(*shapes, "float16", padding=PAD, **layouts)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_exchanged_offsets_are_named_with_the_line_of_the_copy(edited, dtype):
+    edited(FAULTS["operands of a tap exchanged"][1])
+    said = convolution(problem=problem_of_the_convolution(), dtype=dtype).problems[1]
+    assert "is what exchanged offsets give: their order in PTX is (W, H)" in said
+    assert re.search(r"the copy is at line \d+ \(\S*gluon_kernels.py:34\b", said), said
+
+
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
@@ -292,10 +306,7 @@ def test_planted_faults(fault, edited):
 )
 def test_faults_of_a_convolution_are_told_by_its_problem(wrong, words):
     """The descriptor's upper corner, and starts without the padding."""
-    layouts = {"layout": "NHWC", "weight_layout": "KRSC", "rank": 2}
-    shapes = (N, H, W, C), (FILTERS, TAPS, TAPS, C)
-    problem = Problem.parse(*shapes, "float16", padding=PAD, **layouts)
-    problems = convolution(problem=problem, **wrong).problems
+    problems = convolution(problem=problem_of_the_convolution(), **wrong).problems
     if words is None:
         assert problems == []
     else:

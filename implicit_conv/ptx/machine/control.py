@@ -70,8 +70,8 @@ def _uniform(w: Warp, part: Part, operand: Operand, what: str) -> int:
 
 
 def trap(w: Warp, part: Part, i: Instruction) -> Part | None:
-    """``trap``: the kernel reports an error (9.7.19, trap)."""
-    raise PtxError(f"trap, in lanes {np.flatnonzero(part.mask).tolist()}")
+    """``trap`` and ``brkpt``: the kernel reports an error (9.7.19)."""
+    raise PtxError(f"{i.opcode[0]}, in lanes {np.flatnonzero(part.mask).tolist()}")
 
 
 def warp_sync(w: Warp, part: Part, i: Instruction) -> Part | None:
@@ -291,7 +291,7 @@ TABLE: tuple[tuple[str, str, int, int, Control], ...] = (
     ("bra", "uni", 0, 1, Warp.branch),
     ("ret", "uni", 0, 0, Warp.leave),
     ("exit", "", 0, 0, Warp.leave),
-    ("trap", "", 0, 0, trap),
+    *((name, "", 0, 0, trap) for name in ("trap", "brkpt")),
     ("bar.warp.sync", "", 1, 1, warp_sync),
     *(
         (f"{name}.{verb}", "aligned", 1, 2, block_sync)

@@ -1,4 +1,4 @@
-"""Special registers (PTX ISA 10)."""
+"""Special registers (PTX ISA 10), and the ranks of blocks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from implicit_conv.ptx.errors import PtxError
 from implicit_conv.ptx.kinds import LANE, LANES, Lanes
 from implicit_conv.ptx.machine.state import State
 
@@ -54,3 +55,15 @@ def _value(w: State, name: str) -> Any:
         return launch.executed
     values = w.index, cta.warps_count, launch.dynamic_bytes, launch.shared_bytes
     return values[OTHERS.index(name)]
+
+
+def need_own_block(ranks: Lanes, mask: Lanes) -> None:
+    """A block's rank in its cluster is 0, where a cluster has one block.
+
+    Raises
+    ------
+    PtxError
+        A lane names another.
+    """
+    if ranks[mask].any():
+        raise PtxError(f"block {ranks[mask].max()} of a cluster of one block")

@@ -14,7 +14,7 @@ from implicit_conv.ptx.text.module import number, read_module
 
 # Opcodes that end a block, because a warp may branch, wait or end there.
 CONTROL: dict[str, list[list[str]]] = {
-    **{name: [] for name in ("bra", "ret", "exit", "trap", "bar", "barrier", "setmaxnreg")},
+    **{name: [] for name in (*ENDS, "bar", "barrier", "setmaxnreg")},
     "mbarrier": [["try_wait"], ["test_wait"]],
     "cp": [["async", "wait_group"], ["async", "wait_all"], ["async", "bulk", "wait_group"]],
 }

@@ -20,13 +20,15 @@ from implicit_conv.ptx.text.operands import parse_operand, split
 
 STATEMENT = re.compile(r"(?:@(!?)\s*([\w$%]+)\s+)?([a-z][\w.:]*)\s*(.*)", re.S)
 LABEL = re.compile(r"([\w$%]+)\s*:(?!:)")
-LOCATION = re.compile(r"\.loc\s+(\d+)\s+(\d+)[^\n]*")
+CALLERS = 4  # of an inlined place that are kept
+PLACE = r"(\d+\s+\d+(?:\s+\d+)?)"  # file, line, column
+LOCATION = re.compile(rf"\.loc\s+{PLACE}(?:[^\n]*\binlined_at\s+{PLACE})?[^\n]*")
 RANGE = re.compile(r"([\w$%]+)<(\d+)>")
 REGISTERS = re.compile(r"\.reg\s+\.(\w+)\s+(.*)", re.S)
 CALL = re.compile(r"(?:\(([^)]*)\)\s*,\s*)?([\w$%]+)\s*(?:,\s*\(([^)]*)\))?\s*(,.*)?", re.S)
 
 
-ENDS = ("ret", "exit", "trap", "bra")  # opcodes after which nothing follows
+ENDS = ("ret", "exit", "trap", "brkpt", "bra")  # opcodes after which nothing follows
 
 
 class Label:
@@ -72,6 +74,7 @@ class Body:
         self.variables = list(module.variables)
         self.items: list[Item] = []
         self.branches: dict[int, Label] = {}  # by id of the instruction
+        self._callers: dict[str, tuple[str, ...]] = {}  # outermost ones of each place
         self._waiting: list[Branch] = []
         self._calls: list[str] = []
         self._statements = self._characters = 0  # read so far, those of inlined functions too
@@ -116,7 +119,7 @@ class Body:
                 self.items.append(label)
                 at = match.end()
             elif match := LOCATION.match(text, at):
-                source = f"{self.module.files.get(match[1], match[1])}:{match[2]}"
+                source = self._source(match)
                 at = match.end()
             else:
                 stop, line = text.find(";", at, function.end), self.module.line(at)
@@ -125,6 +128,23 @@ class Body:
                 self._statement(scope, " ".join(text[at:stop].split()), line, source, end)
                 at = stop + 1
         self._calls.pop()
+
+    def _source(self, match: re.Match[str]) -> str:
+        """The place of a ``.loc``, and the outermost calls by which it may have been inlined.
+
+        Compilers write a chain of calls once, and then its innermost place alone, which several
+        chains may share.
+        """
+        here, caller = (" ".join((place or "").split()) for place in match.groups())
+        callers = self._callers.get(here, ())
+        if caller:
+            callers += tuple(self._callers.get(caller) or (caller,))
+        self._callers[here] = callers = tuple(dict.fromkeys(callers))[:CALLERS]
+        source, *calls = (
+            f"{self.module.files.get(n, n)}:{line}"
+            for n, line, *_ in (place.split() for place in (here, *callers))
+        )
+        return f"{source}, inlined at {' or '.join(dict.fromkeys(calls))}" if calls else source
 
     def _end(self, entry: Function) -> None:
         """A return where an entry ends without one."""

@@ -37,7 +37,8 @@ MAP_PROXY = ["fence", "proxy", "tensormap::generic"]
 def barrier(e: Emitter, i: Instruction) -> list[str]:
     """``mbarrier`` but its waits, which end a block (9.7.13)."""
     what = i.opcode[1]
-    words = modifiers(i, f"init inval arrive expect_tx complete_tx noComplete {SCOPES}")
+    remote = "" if what in ("init", "inval") else "shared::cluster"
+    words = modifiers(i, f"init inval arrive expect_tx complete_tx noComplete {remote} {SCOPES}")
     type_of(i, "b64")
     relaxed = "relaxed" in words
     has_token = what == "arrive" and not isinstance(i.operands[0], Address)
@@ -55,6 +56,8 @@ def barrier(e: Emitter, i: Instruction) -> list[str]:
     count = values[0] if values else None
     arrival = e.call(mbarrier.arrive, *place, count, relaxed, e.mask)
     keeps = has_token and not isinstance(i.operands[0], Sink)
+    if keeps and "shared::cluster" in words:
+        raise unsupported(i, "a state of an mbarrier that may be another block's")
     return [*lines, e.write(i.operands[0], arrival, "u8") if keeps else arrival]
 
 

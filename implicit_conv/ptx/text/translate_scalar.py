@@ -11,7 +11,7 @@ import re
 from typing import NamedTuple
 
 from implicit_conv.ptx.kinds import TYPES, WIDER, size_of
-from implicit_conv.ptx.machine import convert, floats, integers
+from implicit_conv.ptx.machine import convert, floats, integers, special
 from implicit_conv.ptx.machine.floats import HALF_OPERATIONS
 from implicit_conv.ptx.syntax import Immediate, Instruction, Pair, Vector
 from implicit_conv.ptx.text.emit import Emitter, modifiers, type_of, unsupported
@@ -287,6 +287,15 @@ def address_window(e: Emitter, i: Instruction) -> list[str]:
     return [e.write(i.operands[0], value, "u8")]
 
 
+def block_address(e: Emitter, i: Instruction) -> list[str]:
+    """``mapa``: an address in a block of the cluster, which has one (9.7.9)."""
+    modifiers(i, "shared::cluster")
+    kind = TYPES[type_of(i, "u32 u64")]
+    target, source, rank = i.operands
+    check = e.call(special.need_own_block, e.read(rank, "u4"), e.mask)
+    return [check, e.write(target, e.read(source, kind), kind)]
+
+
 HANDLERS = {
     **dict.fromkeys((*(name.split(".")[0] for name in INTEGER), *FLOAT, "fma"), arithmetic),
     "shl": shift,
@@ -296,4 +305,5 @@ HANDLERS = {
     "setp": compare,
     "set": compare_to_value,
     "cvta": address_window,
+    "mapa": block_address,
 }

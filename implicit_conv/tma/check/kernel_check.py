@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from implicit_conv import ptx
 from implicit_conv.problem.problem import Problem
@@ -23,10 +24,13 @@ from implicit_conv.tma.check.interpreted import (
 )
 from implicit_conv.tma.check.kernel_report import CheckedCopy, KernelReport
 from implicit_conv.tma.check.linter import lint
-from implicit_conv.tma.check.readers import Readers
+from implicit_conv.tma.check.mistaken_sums import find_mistake
+from implicit_conv.tma.check.readers import Readers, source_place
 from implicit_conv.tma.check.service import Coverage, Service
+from implicit_conv.tma.check.untouched import Touched
 from implicit_conv.tma.maps.limits import Finding, Start, TensorMapError
 from implicit_conv.tma.maps.maps import TensorMap
+from implicit_conv.tma.maps.tiled import TiledMap
 from implicit_conv.tma.run.lowering_choice import Shapes, parse_problem
 from implicit_conv.tma.run.simulate import Array, walk
 from implicit_conv.tma.show.image import smem_image
@@ -167,13 +171,17 @@ def check_kernel(
         walked = problem if coverage and coverage.walks(a.map) else None
         of_map = lint(a.map, problem=walked, operator=operator, arch=target)
         found[n] = (*of_map, *call_findings(a.map, a.encoded or {}))
-    outputs = () if error else tuple(_differing(arguments, expected or {}, tolerance))
+    outputs = [] if error else list(_differing(arguments, expected or {}, tolerance))
+    if outputs and coverage:
+        entry = options.get("entry")
+        outputs += watcher.mistakes(text, entry, everything, expected or {}, tolerance)
     return KernelReport(
         copies=tuple(watcher.checked(copy) for copy in watcher.copies),
         findings={n: findings for n, findings in found.items() if findings},
         readers=tuple(watcher.readers.lines(text, options.get("entry"), bool(outputs))),
-        outputs=outputs,
+        outputs=tuple(outputs),
         missing=coverage.missing() if coverage and not error else (),
+        untouched=() if error else tuple(watcher.untouched()),
         error=error,
     )
 
@@ -203,6 +211,7 @@ class _Watcher:
         self.copies: list[ptx.TensorCopy] = []
         self.differences: dict[int, str] = {}  # by id of the copy
         self.services: dict[int, tuple[Service, ...]] = {}
+        self.touched: dict[tuple[int | str, str], Touched] = {}  # by argument and direction
         self.readers = Readers()
         self.linted: dict[tuple[Any, ...], tuple[Finding, ...]] = {}
 
@@ -215,6 +224,9 @@ class _Watcher:
         try:
             number, map = self._map(copy)
             start, wrong = start_of(map, copy)
+            if not wrong and number is not None and isinstance(map, TiledMap):
+                key = number, copy.direction
+                self.touched.setdefault(key, Touched(map)).add(start)
             if wrong or copy.direction == "store":
                 return
             if number is not None:
@@ -261,6 +273,50 @@ class _Watcher:
             serves=self.services.get(id(copy)),
         )
 
+    def untouched(self) -> Iterator[str]:
+        """A line for each map whose copies leave out a part of its tensor."""
+        for (number, direction), touched in self.touched.items():
+            if parts := list(touched.missing()):
+                yield f"map {number}: none of its copies {direction}s {', '.join(parts)}"
+
+    def mistakes(
+        self,
+        text: str,
+        entry: str | None,
+        everything: Mapping[int | str, Any],
+        expected: Mapping[int, Array],
+        tolerance: float,
+    ) -> Iterator[str]:
+        """A line for each output of the problem that one mistake explains."""
+        firsts = dict[int | str, ptx.TensorCopy]()  # load of each argument's map
+        for copy in self.copies:
+            if copy.direction == "load" and isinstance(copy.map, NumberedMap):
+                firsts.setdefault(copy.map.argument, copy)
+        found = self.coverage and [n for n in firsts if self.coverage.serves(self.given[n].map)]
+        if not found or not self.coverage or not self.coverage.sums:
+            return
+        walked = found[0]
+        x, first = self.given[walked], firsts[walked]
+        served = (self.services.get(id(copy)) for copy in self.copies if copy.block == first.block)
+        taps = list(dict.fromkeys(services[0].tap for services in served if services))
+        arrays = {n: array for n, a in everything.items() if (array := _array(a)) is not None}
+        for number, wanted in expected.items():
+            mistake = find_mistake(
+                self.coverage.lowerings,
+                x.map,
+                x.array,
+                {n: a for n, a in arrays.items() if n not in (walked, number)},
+                wanted,
+                arrays[number],
+                lambda a, b: not _unlike(a, b, tolerance).any(),
+                sorted(taps) in (taps, taps[::-1]),
+            )
+            if mistake:
+                filter, words, of_filter = mistake
+                line = (firsts.get(filter, first) if of_filter else first).line
+                at = next(i for i in ptx.parse(text, entry).instructions if i.line == line)
+                yield f"argument {number} is what {words}; the copy is at {source_place(at)}"
+
     def _lint(self, map: TensorMap, start: Start, direction: str) -> tuple[Finding, ...]:
         """Findings of a copy that are not those of its map alone."""
         key = map, start, direction
@@ -276,21 +332,33 @@ def _differing(
 ) -> Iterator[str]:
     """A line for each argument that differs from what is expected."""
     for number, wanted in expected.items():
-        argument = arguments[number]
-        array = argument.array if isinstance(argument, MapArgument) else argument
+        array = _array(arguments[number])
+        if array is None:
+            raise ValueError(f"expected[{number}]: the argument is no array")
         if array.shape != wanted.shape:
             raise ValueError(
                 f"expected[{number}] has shape {wanted.shape}, but the argument {array.shape}"
             )
-        found, right = array.astype(np.float64), wanted.astype(np.float64)
-        limit = tolerance * float(np.abs(right).max(initial=0)) if wanted.dtype.kind != "i" else 0
-        wrong = ~(np.abs(found - right) <= limit) & ~(np.isnan(found) & np.isnan(right))
+        wrong = _unlike(array, wanted, tolerance)
         if wrong.any():
             at = tuple(int(x) for x in np.argwhere(wrong)[0])
             yield (
                 f"argument {number}: {int(wrong.sum())} of {wrong.size} elements differ from those "
-                f"expected; the first is {at}: {found[at]:g} instead of {right[at]:g}"
+                f"expected; the first is {at}: {array[at]:g} instead of {wanted[at]:g}"
             )
+
+
+def _unlike(array: Array, wanted: Array, tolerance: float) -> npt.NDArray[np.bool_]:
+    """Which elements differ."""
+    found, right = array.astype(np.float64), wanted.astype(np.float64)
+    limit = tolerance * float(np.abs(right).max(initial=0)) if wanted.dtype.kind != "i" else 0
+    return ~(np.abs(found - right) <= limit) & ~(np.isnan(found) & np.isnan(right))
+
+
+def _array(argument: Any) -> Array | None:
+    """The array of an argument, if it has one."""
+    found = argument.array if isinstance(argument, MapArgument) else argument
+    return found if isinstance(found, np.ndarray) else None
 
 
 def _tensor(argument: MapArgument, number: int | str) -> ptx.Tensor:

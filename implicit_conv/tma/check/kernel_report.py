@@ -89,6 +89,9 @@ class KernelReport:
     missing : tuple of Missing
         Input of the problem that no load has delivered; empty without a problem, and after an
         error.
+    untouched : tuple of str
+        Parts of tensors that no copy by their tiled map loads or stores, as slices of numpy; among
+        `problems` only where `outputs` differ, and empty after an error.
     error : str
         What stopped the run, with block, warp and line; empty if it came to an end.
     """
@@ -98,6 +101,7 @@ class KernelReport:
     readers: tuple[str, ...]
     outputs: tuple[str, ...]
     missing: tuple[Missing, ...]
+    untouched: tuple[str, ...]
     error: str
 
     @property
@@ -118,6 +122,7 @@ class KernelReport:
             line = self.copies[numbers[0]].line
             lines.append(f"copy {numbers[0]} (line {line}){others}: {text}")
         lines += [*self.readers, *self.outputs]
+        lines += self.untouched if self.outputs else ()
         lines += [f"not loaded: {missing}" for missing in self.missing]
         return lines + ([f"the run stopped: {self.error}"] if self.error else [])
 

@@ -72,8 +72,7 @@ class Readers:
         instructions = {i.line: i for i in ptx.parse(text, entry).instructions}
 
         def place(line: int) -> str:
-            source = instructions[line].source
-            return f"line {line}" + (f" ({source})" if source else "")
+            return source_place(instructions[line])
 
         guesses = self.guesses.items() if wrong else ()
         for copy, found in (*self.found.items(), *guesses):
@@ -120,6 +119,12 @@ class Readers:
             f"{at_first[0]} from unit {unit[at_first]} of row {row[at_first]}: rows of the copy "
             f"are {max(copy.map.row_bytes, written)} bytes apart, units {UNIT}"
         )
+
+
+def source_place(instruction: Any) -> str:
+    """The line of an instruction, and that of its source."""
+    source = instruction.source
+    return f"line {instruction.line}" + (f" ({source})" if source else "")
 
 
 def _straight(row: Cells, unit: Cells, mask: Cells) -> bool:

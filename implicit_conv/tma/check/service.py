@@ -68,6 +68,11 @@ class Coverage:
         """Whether loads by the map can serve the problem: it has the walked tensor's shape."""
         return map.shape == self.lowerings[0].shape
 
+    @property
+    def sums(self) -> bool:
+        """Whether outputs are sums over taps of groups of all channels."""
+        return self.lowerings[0].operator != "wgrad" and self.lowerings[0].groups == 1
+
     def walks(self, map: TensorMap) -> bool:
         """Whether the map can be compared with the walk of the problem."""
         return self.serves(map) and map.mode != "tiled"
