@@ -57,6 +57,12 @@ def register(
     check.add_argument("--entry", help="the kernel, where the file has several")
     check.add_argument("--grid", type=_sizes, default=(1,), metavar="X[,Y,Z]", help="default: 1")
     check.add_argument("--block", type=_sizes, default=(32,), metavar="X[,Y,Z]", help="default: 32")
+    check.add_argument(
+        "--cluster",
+        type=_sizes,
+        metavar="X[,Y,Z]",
+        help="blocks of a cluster; default: those of .reqnctapercluster, or 1",
+    )
     check.add_argument("--shared", type=int, default=0, help="bytes of dynamic shared memory")
     check.add_argument(
         "--shared-alignment",
@@ -139,6 +145,7 @@ def run_check(options: argparse.Namespace) -> int:
         grid=options.grid,
         block=options.block,
         target=options.target,
+        cluster=options.cluster,
         shared_bytes=options.shared,
         shared_alignment=options.shared_alignment,
         entry=options.entry,

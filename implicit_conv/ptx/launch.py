@@ -1,4 +1,4 @@
-"""One kernel over a grid: blocks one after the other, warps in turns that a seed draws.
+"""One kernel over a grid: clusters one after the other, warps in turns that a seed draws.
 
 Asynchronous copies arrive when the seed says so. A launch in which nothing can move any more is a
 deadlock, and reported, never waited for.
@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from implicit_conv.ptx import limits
-from implicit_conv.ptx.errors import UNFORESEEN, PtxError, shortened
+from implicit_conv.ptx.errors import UNFORESEEN, LaunchError, PtxError, shortened
 from implicit_conv.ptx.kinds import LANES, Lanes
-from implicit_conv.ptx.machine.cta import Cta
+from implicit_conv.ptx.machine.cluster import Cluster
+from implicit_conv.ptx.machine.cta import Pending
 from implicit_conv.ptx.machine.warp import Warp
 from implicit_conv.ptx.machine.watch import TensorCopy, Watch, WatchReads
 from implicit_conv.ptx.memory.global_memory import MAP_BYTES, Buffer, Memory
@@ -50,6 +51,8 @@ class Launch:
         What the addresses among the parameters lead to.
     grid, block : (x, y, z)
         Blocks, and threads of a block.
+    cluster : (x, y, z), optional
+        Blocks of a cluster, where the text does not say it.
     names : dict of offset in dynamic shared memory -> str, optional
         Regions and mbarriers, for messages.
     seconds : float
@@ -89,6 +92,7 @@ class Launch:
         memory: Memory,
         grid: tuple[int, int, int],
         block: tuple[int, int, int],
+        cluster: tuple[int, int, int] | None = None,
         shared_bytes: int = 0,
         shared_alignment: int = 0,
         names: dict[int, str] | None = None,
@@ -121,6 +125,8 @@ class Launch:
                 f"{kernel.parameter_bytes}"
             )
         self._check_sizes()
+        self.cluster = self._cluster(cluster)
+        self.is_explicit_cluster = cluster is not None or kernel.cluster is not None
         self.seconds, self.stop = seconds, math.inf  # the latter by time.monotonic
         if kernel.max_threads is not None and self.threads > kernel.max_threads:
             raise PtxError(f"{self.threads} threads, but .maxntid is {kernel.max_threads}")
@@ -135,65 +141,66 @@ class Launch:
         self.executed = self.divergences = self.turns = 0
 
     def run(self) -> Launch:
-        """Run all blocks.
+        """Run all clusters.
 
         Raises
         ------
         PtxError
             The kernel does what PTX leaves undefined, or can never end.
         """
-        X, Y, Z = self.grid
+        X, Y, Z = (n // size for n, size in zip(self.grid, self.cluster, strict=True))
         self.stop = time.monotonic() + self.seconds
         with np.errstate(all="ignore"):
             for index in ((x, y, z) for z in range(Z) for y in range(Y) for x in range(X)):
-                self._run_block(Cta(self, index))
+                self._run_cluster(Cluster(self, index))
         if self.traffic is not None:
             self.traffic.instructions += self.executed
         return self
 
-    def _run_block(self, cta: Cta) -> None:
-        draw = self.random
-        slow = {warp for warp in cta.warps if draw.random() < SLOW_WARPS}
+    def _run_cluster(self, cluster: Cluster) -> None:
+        draw, warps, pending = self.random, cluster.warps, cluster.pending
+        slow = {warp for warp in warps if draw.random() < SLOW_WARPS}
         idle = 0
-        while not all(warp.done for warp in cta.warps):
-            ready = [warp for warp in cta.warps if warp.ready()]
-            polling = [warp for warp in cta.warps if warp.polls()]
+        while not all(warp.done for warp in warps):
+            ready = [warp for warp in warps if warp.ready()]
+            polling = [warp for warp in warps if warp.polls()]
             impatient = bool(polling) and draw.random() < self.flaky
-            if not ready and cta.pending:
-                self._arrive(cta)
+            if not ready and pending:
+                self._arrive(pending)
                 continue
             if not ready:
                 idle += 1
                 if not polling or idle > IDLE_TURNS:
-                    raise PtxError(self._prefix(cta) + "deadlock:\n" + cta.stuck())
+                    raise PtxError(f"{cluster}: deadlock:\n{_stuck(cluster)}")
                 impatient = True
             else:
                 idle = 0
             quick = [w for w in ready if w not in slow] if draw.random() < HASTE else []
             warp = draw.choice(polling if impatient else quick or ready)
-            self._turn(cta, warp, impatient)
-            while cta.pending and draw.random() < ARRIVALS:
-                self._arrive(cta)
-        for copy in cta.pending:
+            self._turn(cluster, warp, impatient)
+            while pending and draw.random() < ARRIVALS:
+                self._arrive(pending)
+        for copy in pending:
             while not copy.step():
                 pass
-        unseen = cta.unseen()
-        if unseen:
-            raise PtxError(f"{self._prefix(cta)}the kernel ends, but {unseen}")
+        for cta in cluster.blocks:
+            unseen = cta.unseen()
+            if unseen:
+                raise PtxError(f"{cta}: the kernel ends, but {unseen}")
 
-    def _turn(self, cta: Cta, warp: Warp, impatient: bool) -> None:
+    def _turn(self, cluster: Cluster, warp: Warp, impatient: bool) -> None:
         self.turns += 1
         late = time.monotonic() > self.stop
         if self.executed > self.limit or late:
             spent = f"{self.seconds:g} seconds" if late else f"{self.limit} instructions"
             way_out = f"a loop without end? If not, raise {'seconds' if late else 'limit'}="
-            raise PtxError(f"{self._prefix(cta)}more than {spent}: {way_out}\n{cta.stuck()}")
+            raise PtxError(f"{cluster}: more than {spent}: {way_out}\n{_stuck(cluster)}")
         try:
             warp.turn(LONG_TURN if impatient else self.random.randrange(1, TURN), impatient)
         except UNFORESEEN as error:
             if error is self.foreign:
                 raise
-            raise self._located(error, cta, warp) from error
+            raise self._located(error, warp) from error
 
     def _watched(self, copy: TensorCopy) -> None:
         """Tell the caller's function of a copy; its errors are the caller's own."""
@@ -203,17 +210,17 @@ class Launch:
             self.foreign = error
             raise
 
-    def _arrive(self, cta: Cta) -> None:
+    def _arrive(self, pending: list[Pending]) -> None:
         """Some copy comes a step further."""
-        at = self.random.randrange(len(cta.pending))
+        at = self.random.randrange(len(pending))
         try:
-            complete = cta.pending[at].step()
+            complete = pending[at].step()
         except UNFORESEEN as error:
             if error is self.foreign:
                 raise
-            raise PtxError(f"{self._prefix(cta)}a copy arrives: {error}") from error
+            raise PtxError(f"{pending[at].w.cta}: a copy arrives: {error}") from error
         if complete:
-            del cta.pending[at]
+            del pending[at]
 
     # -- what instructions ask for ---------------------------------------------------------------
 
@@ -287,10 +294,7 @@ class Launch:
 
     # -- messages ----------------------------------------------------------------------------------
 
-    def _prefix(self, cta: Cta) -> str:
-        return f"block {cta.index[0] if cta.index[1:] == (0, 0) else cta.index}: "
-
-    def _located(self, error: Exception, cta: Cta, warp: Warp) -> PtxError:
+    def _located(self, error: Exception, warp: Warp) -> PtxError:
         """The error with the line of the PTX at which it happened."""
         instruction: Instruction | None = None
         trace = error.__traceback__
@@ -303,7 +307,7 @@ class Launch:
         place = instruction.place if instruction else "?"
         known = isinstance(error, PtxError)
         words = str(error) if known else f"its operands do not fit: {shortened(repr(error))}"
-        return PtxError(f"{self._prefix(cta)}{warp}, {place}\n  {words}")
+        return PtxError(f"{warp.cta}: {warp}, {place}\n  {words}")
 
     def _check_sizes(self) -> None:
         """Raise PtxError unless the grid and the blocks are of a size that hardware takes."""
@@ -322,6 +326,21 @@ class Launch:
                 f"a block has at most {room}"
             )
 
+    def _cluster(self, given: tuple[int, int, int] | None) -> tuple[int, int, int]:
+        """The blocks of a cluster: those of the text or of the launch, or one."""
+        declared = self.kernel.cluster
+        said = declared if declared and all(declared) else None
+        size = given or said or (1, 1, 1)
+        if declared and not (given or said):
+            raise LaunchError(".explicitcluster without .reqnctapercluster: give cluster=")
+        if given and said and given != said:
+            raise LaunchError(f"cluster={given}, but .reqnctapercluster is {said}")
+        if math.prod(size) > limits.CLUSTER:
+            raise LaunchError(f"a cluster of {size}: at most {limits.CLUSTER} blocks")
+        if any(n % part for n, part in zip(self.grid, size, strict=True)):
+            raise LaunchError(f"the grid {self.grid} is not divisible by the cluster {size}")
+        return size
+
     def _place_variables(self) -> dict[str, Lanes]:
         """Put .global and .const variables into memory; the addresses of all but local ones."""
         found = {
@@ -338,6 +357,10 @@ class Launch:
                     self.constants.append((address, address + made.size))
                 found[made.name] = np.full(LANES, address, np.uint64)
         return found
+
+
+def _stuck(cluster: Cluster) -> str:
+    return "\n".join(filter(None, (cta.stuck() for cta in cluster.blocks)))
 
 
 def code_of(kernel: Kernel) -> Code:

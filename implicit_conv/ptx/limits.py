@@ -11,6 +11,7 @@ from typing import TextIO
 MOST_THREADS = 1024  # of a block
 BLOCK = (1024, 1024, 64)  # threads of a block along x, y, z
 GRID = ((1 << 31) - 1, 65535, 65535)  # blocks along x, y, z
+CLUSTER = 8  # blocks of a cluster, on every GPU that has them
 PARAMETER_BYTES = 32764  # of a kernel (PTX ISA 5.1, .param)
 SPACE_BYTES = {  # of the variables of a space; of .shared with the dynamic part
     "shared": 227 << 10,

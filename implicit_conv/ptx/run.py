@@ -74,6 +74,7 @@ def run(
     arguments: Sequence[Any],
     target: str | None = None,
     *,
+    cluster: Size | None = None,
     shared_bytes: int = 0,
     shared_alignment: int = 0,
     entry: str | None = None,
@@ -94,8 +95,8 @@ def run(
     text : str
         A PTX module.
     grid, block : int or tuple of up to three int
-        Blocks, and threads of a block. Blocks run one after the other, so a kernel whose blocks
-        wait for each other does not end.
+        Blocks, and threads of a block. Clusters run one after the other, so a kernel in which one
+        waits for another does not end.
     arguments : sequence
         One for each parameter: a C-contiguous array (its address is passed; all its members to a
         kernel of Numba, which has a parameter for each), an int, a float, bytes
@@ -105,6 +106,9 @@ def run(
         scalars.
     target : str, optional
         The GPU, such as "sm_90a"; by default the one in the text.
+    cluster : int or tuple of up to three int, optional
+        Blocks of a cluster, which run together; at most eight. By default those that the text asks
+        for by ``.reqnctapercluster``, or one.
     shared_bytes : int
         Dynamic shared memory of a block.
     shared_alignment : int
@@ -180,6 +184,7 @@ def run(
         memory=memory,
         grid=_three(grid),
         block=_three(block),
+        cluster=None if cluster is None else _three(cluster),
         shared_bytes=shared_bytes,
         shared_alignment=shared_alignment,
         seed=seed,

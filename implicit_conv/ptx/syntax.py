@@ -129,6 +129,7 @@ class Kernel:
     parameter_bytes: int
     variables: list[Variable]
     max_threads: int | None  # of .maxntid or .reqntid
+    cluster: tuple[int, int, int] | None  # of .reqnctapercluster; zeros: of .explicitcluster alone
     registers: list[Register]
     blocks: list[Block]
 

@@ -264,6 +264,7 @@ def check_with_maps(text: str, options: argparse.Namespace) -> int:
             given,
             options.target,
             seed=seed,
+            cluster=options.cluster,
             shared_bytes=options.shared,
             shared_alignment=options.shared_alignment,
             entry=options.entry,

@@ -180,9 +180,9 @@ def test_an_mbarrier_in_a_cluster_of_one_block():
     """As CUTLASS' consumers arrive: mapa finds the block's own mbarrier."""
     for old, new, error in (
         ("", "", ""),
-        ("%r2, 0;", "%r2, 1;", "block 1 of a cluster of one block"),
-        ("%r2, 0;", "%r2, %r1;", "block 31 of a cluster of one block|block 63"),
-        ("_, [", "%d5, [", "may be another block's"),
+        ("%r2, 0;", "%r2, 1;", "mapa to rank 1, in a cluster of 1 block"),
+        ("%r2, 0;", "%r2, %r1;", "mapa to rank (31|63)"),
+        ("_, [", "%d5, [", "gives no token"),
         ("init.shared", "init.shared::cluster", "the modifier .shared::cluster"),
         ("mbarrier.arrive", "@%p1 mbarrier.arrive", "deadlock"),
         ("bar.sync 0;", "bar.sync 0; @%p1 brkpt;", r"brkpt, in lanes \[0\]"),

@@ -17,7 +17,7 @@ from implicit_conv.ptx.machine.barriers import Barrier
 from implicit_conv.ptx.machine.state import State
 from implicit_conv.ptx.machine.watch import TensorCopy
 from implicit_conv.ptx.memory.clocks import ASYNC, GENERIC, stamp
-from implicit_conv.ptx.memory.shared import UNIT
+from implicit_conv.ptx.memory.shared import UNIT, SharedMemory
 from implicit_conv.ptx.memory.shared_layout import SHARED_BASE
 from implicit_conv.ptx.memory.tensor_map import Inside, Row, TensorMap, swizzled
 
@@ -67,7 +67,7 @@ class AsyncCopy:
             read = self.w.memory.gather(self.sources[real], self.width)
             inside = np.arange(self.width) < self.sizes[real][:, None]
             rows[real] = np.where(inside, read, 0)
-        queue = self.w.cta.copy_queue(self.w.index)
+        queue = self.w.cta.copy_queue(self.w)
         self.w.shared.end_write(self.units, rows, queue, stamp(self.number))
         for action in self.then:
             action()
@@ -77,6 +77,7 @@ class BulkLoad:
     """A bulk copy from global to shared memory that completes on an mbarrier.
 
     `rows` yields (address, first byte, bytes) of each row, or None where it is filled with zeros.
+    `shared` is the memory of the block that has the mbarrier.
     """
 
     def __init__(
@@ -84,13 +85,16 @@ class BulkLoad:
         w: State,
         units: Lanes,
         rows: list[Inside],
+        shared: SharedMemory,
         barrier: Barrier,
         what: str,
         end: Callable[[], None] = lambda: None,
     ) -> None:
         self.w, self.units, self.rows, self.barrier = w, units, rows, barrier
+        self.shared, self.phase = shared, barrier.phase
         self.end = end  # called when all pieces have arrived
-        w.shared.begin_write(w, units.reshape(-1), UNIT, what, ASYNC)
+        shared.begin_write(w, units.reshape(-1), UNIT, what, ASYNC)
+        barrier.coming += units.size * UNIT
         w.cta.global_order.copy(w, places_of(rows), what)
         draw = w.launch.random
         cuts = sorted(draw.sample(range(1, len(rows)), min(PIECES - 1, len(rows) - 1)))
@@ -108,10 +112,10 @@ class BulkLoad:
                 place[first : first + size] = self.w.memory.bytes(address, size)
         units = self.units[piece.start : piece.stop].reshape(-1)
         rows = data.reshape(-1, UNIT)
-        self.w.shared.end_write(units, rows, self.barrier.actor, self.barrier.filling)
+        self.shared.end_write(units, rows, self.barrier.actor, self.barrier.filling)
         if not self.pieces:
             self.end()
-        self.barrier.complete(data.size)
+        self.barrier.receive(data.size, self.phase)
         return not self.pieces
 
 
@@ -168,14 +172,16 @@ class BulkStore:
             self.w.cta.global_order.end_store(self.w, address, size)
 
 
-def complete_tensor(w: State, copy: TensorCopy, units: Lanes) -> None:
+def complete_tensor(w: State, copy: TensorCopy, shared: SharedMemory, units: Lanes) -> None:
     """Tell those who watch that a tensor copy has come to an end."""
     copy.places = units * UNIT + SHARED_BASE - copy.address
-    copy.contents = w.shared.data.reshape(-1, UNIT)[units]
+    copy.contents = shared.data.reshape(-1, UNIT)[units]
     w.launch.watch(copy)
 
 
-def tensor_units(w: State, target: int, map: TensorMap, rows: list[Row], what: str) -> Lanes:
+def tensor_units(
+    shared: SharedMemory, target: int, map: TensorMap, rows: list[Row], what: str
+) -> Lanes:
     """Numbers of the 16-byte units of shared memory that a tensor copy touches, row by row."""
     if target % TENSOR_ALIGNMENT:
         raise PtxError(f"{what} at shared {target:#x}: not aligned to {TENSOR_ALIGNMENT} bytes")
@@ -187,14 +193,14 @@ def tensor_units(w: State, target: int, map: TensorMap, rows: list[Row], what: s
     pitch = max(size, map.span)  # what a row has less than the span is left as it was
     at = target + np.arange(len(rows))[:, None] * pitch + np.arange(0, size, UNIT)
     offsets = swizzled(at, map.span) - SHARED_BASE
-    w.shared.inside(int(offsets.min()), int(offsets.max()) + UNIT, what)
+    shared.inside(int(offsets.min()), int(offsets.max()) + UNIT, what)
     return offsets // UNIT
 
 
-def bulk_units(w: State, target: int, size: int, what: str) -> Lanes:
+def bulk_units(shared: SharedMemory, target: int, size: int, what: str) -> Lanes:
     """The units of a bulk copy of `size` contiguous bytes, as rows of one unit."""
     if target % UNIT or size % UNIT or size <= 0:
         raise PtxError(f"{what} of {size} bytes at {target:#x}: both must be multiples of {UNIT}")
     start = target - SHARED_BASE
-    w.shared.inside(start, start + size, what)
+    shared.inside(start, start + size, what)
     return np.arange(start // UNIT, (start + size) // UNIT)[:, None]

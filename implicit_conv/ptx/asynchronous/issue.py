@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -21,11 +22,12 @@ from implicit_conv.ptx.machine import mbarrier, reductions, tensor_maps
 from implicit_conv.ptx.machine.state import State
 from implicit_conv.ptx.machine.watch import TensorCopy
 from implicit_conv.ptx.memory.clocks import GENERIC, stamp
-from implicit_conv.ptx.memory.shared import UNIT
-from implicit_conv.ptx.memory.spaces import WINDOW_BYTES
+from implicit_conv.ptx.memory.shared import UNIT, SharedMemory
+from implicit_conv.ptx.memory.spaces import BLOCK_BYTES, WINDOW_BYTES
 from implicit_conv.ptx.memory.tensor_map import Inside
 
 Whole = tuple[Lanes, ...]
+Form = str | Lanes  # of a load: "cta", "cluster", or the mask of each lane's multicast
 
 
 def copy_async(
@@ -44,7 +46,7 @@ def copy_async(
         w.launch.traffic.note_shared("cp.async to shared", targets // width, width)
     copy = AsyncCopy(w, targets, sources, read, width)
     w.copies = [*(other for other in w.copies if not other.done), copy]
-    w.cta.pending.append(copy)
+    w.cta.cluster.pending.append(copy)
 
 
 def commit_copies(w: State) -> None:
@@ -61,12 +63,12 @@ def arrive_after_copies(w: State, at: Lanes, noinc: bool, mask: Lanes) -> None:
     totals: dict[int, int] = {}
     for address in mbarrier.addresses(at, mask):
         totals[address] = totals.get(address, 0) + 1
-    barriers = [(mbarrier.find(w, address), count) for address, count in totals.items()]
+    barriers = [(mbarrier.find(w, w.cta, address), count) for address, count in totals.items()]
     clock = w.release()
     groups = [copy for _, group in w.copy_groups for copy in group]
     waiting = [copy for copy in (*groups, *w.copies) if not copy.done]
     # What this warp's queue has written so far is seen by those who wait for the arrival.
-    clock[GENERIC, w.cta.copy_queue(w.index)] = stamp(w.copies_issued)
+    clock[GENERIC, w.cta.copy_queue(w)] = stamp(w.copies_issued)
     if not noinc:
         for barrier, lanes in barriers:
             barrier.pending += lanes
@@ -76,7 +78,7 @@ def arrive_after_copies(w: State, at: Lanes, noinc: bool, mask: Lanes) -> None:
         left[0] -= 1
         if left[0] <= 0:
             for barrier, lanes in barriers:
-                barrier.arrive(lanes, clock, w.index)
+                barrier.arrive(lanes, clock, w)
 
     for copy in waiting:
         copy.then.append(count_down)
@@ -93,17 +95,42 @@ def tensor_load(
     coordinates: Whole,
     offsets: Whole,
     barrier: Lanes,
+    form: Form,
     mask: Lanes,
 ) -> None:
     """``cp.async.bulk.tensor`` to shared memory: a copy of each lane that comes here."""
     for lane in np.flatnonzero(mask).tolist():
-        copy = _tensor(w, line, "load", mode, target, map, coordinates, offsets, lane)
-        found = mbarrier.for_copy(w, _shared(barrier, lane))
-        units, sources, end = _walk(w, copy, copy.operands, "tensor copy")
-        actor, filling = found.actor, found.filling
-        over = functools.partial(_has_seen, actor=actor, filling=filling)
-        tensor_maps.note_use(w, int(map[lane]), line, over)
-        w.cta.pending.append(BulkLoad(w, units, sources, found, "tensor copy", end))
+        for cta, at, completes in _destinations(w, target, barrier, form, offsets, lane):
+            copy = _tensor(w, line, "load", mode, (cta, at), map, coordinates, offsets, lane)
+            found = mbarrier.for_copy(w, cta, completes)
+            units, sources, end = _walk(w, copy, cta.shared, copy.operands, "tensor copy")
+            actor, filling = found.actor, found.filling
+            over = functools.partial(_has_seen, actor=actor, filling=filling)
+            tensor_maps.note_use(w, int(map[lane]), line, over)
+            load = BulkLoad(w, units, sources, cta.shared, found, "tensor copy", end)
+            w.cta.cluster.pending.append(load)
+
+
+def _destinations(
+    w: State, target: Lanes, barrier: Lanes, form: Form, offsets: Whole, lane: int
+) -> Iterator[tuple[Any, int, int]]:
+    """(block, address, address of the mbarrier) of each block that a load of a lane goes to."""
+    at, completes = _shared(target, lane), _shared(barrier, lane)
+    if not isinstance(form, str):
+        at, completes = at % BLOCK_BYTES, completes % BLOCK_BYTES
+        given = tuple(int(values[lane]) for values in offsets)
+        for cta in w.cta.cluster.named(int(form[lane]), given):
+            cta.need_running()
+            yield cta, at, completes
+    elif form == "cta":
+        yield w.cta, at, completes
+    else:
+        (cta, at), (other, completes) = w.cta.reach(w, at, False), w.cta.reach(w, completes, False)
+        if cta is not other:
+            raise PtxError(
+                f"the copy goes to {cta}, but its mbarrier is of {other}: both must be of one block"
+            )
+        yield cta, at, completes
 
 
 def tensor_store(
@@ -121,9 +148,10 @@ def tensor_store(
     `reduction`: what ``cp.reduce`` does with each element; empty if elements are overwritten.
     """
     for lane in np.flatnonzero(mask).tolist():
-        copy = _tensor(w, line, "store", mode, source, map, coordinates, (), lane)
+        place = w.cta, _shared(source, lane)
+        copy = _tensor(w, line, "store", mode, place, map, coordinates, (), lane)
         offsets = (0,) * (len(coordinates) - 2) if mode == "im2col" else ()
-        units, targets, end = _walk(w, copy, offsets, "tensor store")
+        units, targets, end = _walk(w, copy, w.shared, offsets, "tensor store")
         combine = None
         if reduction:
             reductions.check(reduction, copy.map.element)
@@ -143,13 +171,15 @@ def _tensor(
     line: int,
     direction: str,
     mode: str,
-    place: Lanes,
+    place: tuple[Any, int],
     map: Lanes,
     coordinates: Whole,
     offsets: Whole,
     lane: int,
 ) -> TensorCopy:
-    """The tensor copy of a lane, told to those who watch before any operand is checked."""
+    """The tensor copy of a lane, told to those who watch before any operand but the mask of a
+    multicast is checked; `place` is a block and the address there.
+    """
     copy = TensorCopy(
         block=w.cta.index,
         warp=w.index,
@@ -159,20 +189,21 @@ def _tensor(
         map=tensor_maps.for_copy(w, int(map[lane])),
         coordinates=tuple(int(values[lane]) for values in coordinates),
         operands=tuple(int(values[lane]) for values in offsets),
-        address=_shared(place, lane),
+        address=place[1],
+        destination=place[0].index,
     )
     w.launch.watch(copy)
     return copy
 
 
 def _walk(
-    w: State, copy: TensorCopy, operands: tuple[int, ...], what: str
+    w: State, copy: TensorCopy, shared: SharedMemory, operands: tuple[int, ...], what: str
 ) -> tuple[Lanes, list[Inside], Callable[[], None]]:
     """(units of shared memory, rows of global memory, what ends the copy) of a tensor copy."""
     rows = copy.map.rows(copy.coordinates, operands, copy.mode)
-    units = tensor_units(w, copy.address, copy.map, rows, what)
+    units = tensor_units(shared, copy.address, copy.map, rows, what)
     places = [copy.map.address_of(row, copy.direction == "store") for row in rows]
-    return units, places, functools.partial(complete_tensor, w, copy, units)
+    return units, places, functools.partial(complete_tensor, w, copy, shared, units)
 
 
 def bulk_load(
@@ -181,20 +212,23 @@ def bulk_load(
     source: Lanes,
     size: Lanes,
     barrier: Lanes,
+    form: Form,
     mask: Lanes,
 ) -> None:
     """``cp.async.bulk`` from global to shared memory: contiguous bytes."""
     for lane in np.flatnonzero(mask).tolist():
-        found = mbarrier.for_copy(w, _shared(barrier, lane))
-        units = bulk_units(w, _shared(target, lane), int(size[lane]), "bulk copy")
-        rows = _rows(int(source[lane]), int(size[lane]), "bulk copy")
-        w.cta.pending.append(BulkLoad(w, units, rows, found, "bulk copy"))
+        for cta, at, completes in _destinations(w, target, barrier, form, (), lane):
+            found = mbarrier.for_copy(w, cta, completes)
+            units = bulk_units(cta.shared, at, int(size[lane]), "bulk copy")
+            rows = _rows(int(source[lane]), int(size[lane]), "bulk copy")
+            load = BulkLoad(w, units, rows, cta.shared, found, "bulk copy")
+            w.cta.cluster.pending.append(load)
 
 
 def bulk_store(w: State, target: Lanes, source: Lanes, size: Lanes, mask: Lanes) -> None:
     """``cp.async.bulk`` from shared to global memory, of a bulk group."""
     for lane in np.flatnonzero(mask).tolist():
-        units = bulk_units(w, _shared(source, lane), int(size[lane]), "bulk store")
+        units = bulk_units(w.shared, _shared(source, lane), int(size[lane]), "bulk store")
         rows = _rows(int(target[lane]), int(size[lane]), "bulk store")
         _start(BulkStore(w, lane, units, rows, "bulk store"))
 
@@ -208,7 +242,7 @@ def commit_stores(w: State, mask: Lanes) -> None:
 
 def _start(store: BulkStore) -> None:
     store.w.stores[store.lane].append(store)
-    store.w.cta.pending.append(store)
+    store.w.cta.cluster.pending.append(store)
 
 
 def _shared(place: Lanes, lane: int) -> int:

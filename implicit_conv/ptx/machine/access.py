@@ -13,8 +13,14 @@ from implicit_conv.ptx.kinds import LANE, LANES, Lanes
 from implicit_conv.ptx.machine import order
 from implicit_conv.ptx.machine.state import State
 from implicit_conv.ptx.machine.watch import tell_read
-from implicit_conv.ptx.memory.shared import need_aligned
-from implicit_conv.ptx.memory.spaces import LOCAL_BASE, PARAM_BASE, WINDOW_BYTES, WINDOWS
+from implicit_conv.ptx.memory.shared import SharedMemory, need_aligned
+from implicit_conv.ptx.memory.spaces import (
+    BLOCK_BYTES,
+    LOCAL_BASE,
+    PARAM_BASE,
+    WINDOW_BYTES,
+    WINDOWS,
+)
 
 Mask = Lanes | None
 Whole = tuple[Lanes, ...]  # arrays of all elements
@@ -47,9 +53,9 @@ def _global(w: State, at: Lanes, size: int, what: str) -> None:
         w.launch.traffic.note_global(what, at, size)
 
 
-def _shared(w: State, at: Lanes, size: int, what: str) -> Lanes:
+def _shared(w: State, shared: SharedMemory, at: Lanes, size: int, what: str) -> Lanes:
     """The units of `size` bytes of an access to shared memory, which costs passes."""
-    units = w.shared.offsets(at, size, what) // size
+    units = shared.offsets(at, size, what) // size
     if w.launch.traffic is not None:
         w.launch.traffic.note_shared(what, units, size)
     return units
@@ -108,7 +114,7 @@ def load_global(w: State, at: Lanes, kind: str, count: int, mask: Mask, semantic
     if semantics == "nc":
         w.launch.note_constant(at, size)
     elif semantics:
-        order.observe(w, at, semantics)
+        order.observe(w, w.cta.cluster.flags, at, semantics)
     else:
         w.cta.global_order.read(w, at, size, "ld.global")
     rows = w.memory.gather(at, size).view(kind)
@@ -128,7 +134,7 @@ def store_global(
     size = np.dtype(kind).itemsize * len(values)
     _global(w, at, size, "st.global")
     if semantics:
-        order.publish(w, at, semantics)
+        order.publish(w, w.cta.cluster.flags, at, semantics)
     rows = _rows(values, mask)
     for which, buffer, cells in w.memory.places(at, size):
         w.launch.note_cells(buffer, cells)
@@ -138,18 +144,35 @@ def store_global(
             w.cta.global_order.write(w, buffer, cells, rows[which])
 
 
-def load_shared(w: State, at: Lanes, kind: str, count: int, mask: Mask, semantics: str) -> Lanes:
-    """``ld.shared``."""
-    size = np.dtype(kind).itemsize * count
+def load_shared(
+    w: State,
+    at: Lanes,
+    kind: str,
+    count: int,
+    mask: Mask,
+    semantics: str,
+    given: SharedMemory | None = None,
+) -> Lanes:
+    """``ld.shared``, of the block's own shared memory or of that which is given."""
+    size, shared = np.dtype(kind).itemsize * count, given or w.shared
     at = _some(at, mask) & LOW32
-    units = _shared(w, at, size, "ld.shared")
+    units = _shared(w, shared, at, size, "ld.shared")
     if semantics:
-        order.observe(w, at, semantics)
-        w.shared.note_strong(w, units, size, "ld.shared", False)
+        order.observe(w, shared.flags, at, semantics)
+        shared.note_strong(w, units, size, "ld.shared", False)
     else:
-        w.shared.note_read(w, units, size, w.lanes(mask), "ld.shared")
-    rows = w.shared.data.view(kind).reshape(-1, count)[units]
+        shared.note_read(w, units, size, w.lanes(mask), "ld.shared")
+    rows = shared.data.view(kind).reshape(-1, count)[units]
     return _columns(rows, mask, count)
+
+
+def load_cluster(w: State, at: Lanes, kind: str, count: int, mask: Mask, semantics: str) -> Lanes:
+    """``ld.shared::cluster``: each lane reads of the block that its address belongs to."""
+    out = np.zeros((count, LANES), kind)
+    for cta, here in w.cta.blocks_of(w, at, mask):
+        own = at & (BLOCK_BYTES - 1)
+        out[:, here] = load_shared(w, own, kind, count, here, semantics, cta.shared)[:, here]
+    return out
 
 
 def store_shared(
@@ -159,27 +182,40 @@ def store_shared(
     values: Whole,
     mask: Mask,
     semantics: str,
+    given: SharedMemory | None = None,
 ) -> None:
-    """``st.shared``."""
-    size = np.dtype(kind).itemsize * len(values)
+    """``st.shared``, to the block's own shared memory or to that which is given."""
+    size, shared = np.dtype(kind).itemsize * len(values), given or w.shared
     at = _some(at, mask) & LOW32
-    units, rows = _shared(w, at, size, "st.shared"), _rows(values, mask)
+    units, rows = _shared(w, shared, at, size, "st.shared"), _rows(values, mask)
     if not semantics:
-        w.shared.write(w, units, size, w.lanes(mask), rows, "st.shared")
+        shared.write(w, units, size, w.lanes(mask), rows, "st.shared")
         return
-    order.publish(w, at, semantics)
-    w.shared.note_strong(w, units, size, "st.shared", True)
-    w.shared.data.reshape(-1, size)[units] = rows
+    order.publish(w, shared.flags, at, semantics)
+    shared.note_strong(w, units, size, "st.shared", True)
+    shared.data.reshape(-1, size)[units] = rows
+
+
+def store_cluster(
+    w: State, at: Lanes, kind: str, values: Whole, mask: Mask, semantics: str
+) -> None:
+    """``st.shared::cluster``: each lane writes to the block that its address belongs to."""
+    for cta, here in w.cta.blocks_of(w, at, mask):
+        own = at & (BLOCK_BYTES - 1)
+        store_shared(w, own, kind, values, here, semantics, cta.shared)
 
 
 def _spaces_of(at: Lanes, mask: Mask) -> list[tuple[str, Lanes]]:
-    """(space, mask of its lanes) of generic addresses (PTX ISA 5.1, generic addressing)."""
+    """(space, mask of its lanes) of generic addresses (PTX ISA 5.1, generic addressing).
+
+    Those of shared memory may be of another block.
+    """
     left = np.ones(LANES, bool) if mask is None else mask
     found = []
     for space, start in WINDOWS.items():
         here = left & (at >= start) & (at < start + WINDOW_BYTES)
         if here.any():
-            found.append((space, here))
+            found.append(("shared::cluster" if space == "shared" else space, here))
             left = left & ~here
     return [*found, ("global", left)] if left.any() else found
 
@@ -210,6 +246,7 @@ def store_generic(
 LOADS = {  # by the state space of an instruction; without one, addresses are generic
     "global": load_global,
     "shared": load_shared,
+    "shared::cluster": load_cluster,
     "local": load_local,
     "param": load_param,
     "const": load_global,
@@ -218,6 +255,7 @@ LOADS = {  # by the state space of an instruction; without one, addresses are ge
 STORES = {
     "global": store_global,
     "shared": store_shared,
+    "shared::cluster": store_cluster,
     "local": store_local,
     "": store_generic,
 }
@@ -230,7 +268,7 @@ def load_matrix(w: State, line: int, at: Lanes, count: int, transposed: bool, ma
     ldmatrix).
     """
     w.need_all(mask)
-    units = _shared(w, at[: 8 * count] & LOW32, 16, "ldmatrix")
+    units = _shared(w, w.shared, at[: 8 * count] & LOW32, 16, "ldmatrix")
     w.shared.note_read(w, units, 16, LANE[: 8 * count], "ldmatrix")
     for matrix in units.reshape(count, 8, 1):
         tell_read(w, line, "ldmatrix", None, matrix)
@@ -252,7 +290,7 @@ def store_matrix(
     """``stmatrix``: the inverse of ldmatrix (9.7.14, stmatrix)."""
     w.need_all(mask)
     count = len(values)
-    units = _shared(w, at[: 8 * count] & LOW32, 16, "stmatrix")
+    units = _shared(w, w.shared, at[: 8 * count] & LOW32, 16, "stmatrix")
     rows = np.stack(values).reshape(count, 8, 4)
     if transposed:
         halves = np.ascontiguousarray(rows).view(np.uint16).transpose(0, 2, 1)

@@ -6,6 +6,7 @@ import numpy as np
 
 from implicit_conv.ptx.errors import PtxError
 from implicit_conv.ptx.memory.clocks import ASYNC, GENERIC, Clock, join, stamp
+from implicit_conv.ptx.memory.shared import Accessor
 
 COUNT_LIMIT = 1 << 20  # of arrivals, and of the bytes of a tx-count
 
@@ -22,16 +23,17 @@ class Barrier:
     ) -> None:
         self.name, self.address, self.count, self.actor = name, address, count, actor
         self.maker, self.born = maker, born
-        self.fenced: tuple[int, int] | None = None  # (warp, stamp) of a fence past the init
+        self.fenced: tuple[int, int] | None = None  # (actor, stamp) of a fence past the init
         self.pending, self.bytes, self.phase = count, 0, 0
-        self.arrived: set[int] = set()  # the warps that have arrived in this phase
+        self.coming = 0  # bytes of copies under way that were issued in this phase
+        self.arrived: dict[int, str] = {}  # who has arrived in this phase, by actors
         self.refused = -1  # the last phase that a warp waited for before its end
         self.waited: dict[int, int] = {}  # the last phase that each warp has waited for
         self.again = ""  # a wait of a warp for a phase that it had waited for before, in words
         self.joined = clock.copy()  # of the arrivals of this phase
         self.clock = clock.copy()  # of the last phase that has ended
 
-    def arrive(self, count: int, clock: Clock | None, warp: int) -> None:
+    def arrive(self, count: int, clock: Clock | None, w: Accessor) -> None:
         """Count arrivals by a warp that releases `clock`, or None if they are relaxed."""
         if count > self.pending:
             raise PtxError(
@@ -39,7 +41,7 @@ class Barrier:
                 f"{self.count} are missing{self.again}"
             )
         self.pending -= count
-        self.arrived.add(warp)
+        self.arrived[w.actor] = w.name
         if clock is not None:
             join(self.joined, clock)
         self._settle()
@@ -55,9 +57,19 @@ class Barrier:
         self.expect(-size)
         self._settle()
 
+    def receive(self, size: int, phase: int) -> None:
+        """So many bytes of a copy that was issued in a phase have come."""
+        self.coming -= size if phase == self.phase else 0
+        self.complete(size)
+
     def _settle(self) -> None:
         if self.pending or self.bytes:
             return
+        if self.coming:
+            raise PtxError(
+                f"{self.name} phase {self.phase} ends, but copies that complete on it still bring "
+                f"{self.coming} bytes: expect_tx is too small{self.again}"
+            )
         self.phase += 1
         self.joined[GENERIC, self.actor] = self.joined[ASYNC, self.actor] = stamp(self.phase)
         self.clock = self.joined.copy()
@@ -92,27 +104,32 @@ class Barrier:
         )
 
 
-def came(warps: set[int]) -> str:
+def came(warps: dict[int, str]) -> str:
     """Which warps have arrived, as the end of a message."""
     if not warps:
         return ""
-    numbers = ", ".join(map(str, sorted(warps)))
+    numbers = ", ".join(warps[actor] for actor in sorted(warps))
     return f" ({'warps' if len(warps) > 1 else 'warp'} {numbers} arrived)"
 
 
 class Meeting:
-    """A named barrier of a block, 0 to 15; threads are counted by whole warps if aligned."""
+    """A named barrier of a block, 0 to 15, or that of a cluster.
+
+    Threads are counted by whole warps if aligned.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self.arrived, self.turn = 0, 0
-        self.warps: set[int] = set()  # those that have arrived in this turn
+        self.warps: dict[int, str] = {}  # those that have arrived in this turn
         self.joined = clock.copy()
         self.clock = clock.copy()  # of the last completed turn
+        self.joined_inits: set[Barrier] = set()  # that arrivals of this turn have published
+        self.inits: set[Barrier] = set()  # of the completed turns
 
-    def arrive(self, threads: int, clock: Clock, needed: int, warp: int) -> None:
+    def arrive(self, threads: int, clock: Clock, needed: int, w: Accessor) -> None:
         """Count threads of a warp; the last of `needed` ends the turn."""
         join(self.joined, clock)
-        self.warps.add(warp)
+        self.warps[w.actor] = w.name
         self.arrived += threads
         if self.arrived > needed:
             raise PtxError(f"{self.arrived} threads arrive at a barrier for {needed}")
@@ -124,3 +141,4 @@ class Meeting:
             self.arrived, self.turn, self.clock = 0, self.turn + 1, self.joined
             self.warps.clear()
             self.joined = np.full_like(self.joined, -1)
+            self.inits |= self.joined_inits

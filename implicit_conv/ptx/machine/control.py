@@ -22,7 +22,6 @@ from implicit_conv.ptx.syntax import Immediate, Instruction, Operand, Register
 
 Control: TypeAlias = "Callable[[Warp, Part, Instruction], Part | None]"
 NAMED_BARRIERS = 16
-CLUSTER_BARRIER = NAMED_BARRIERS  # its number among the meetings of a block
 LEAST_REGISTERS, MOST_REGISTERS = 24, 256  # of setmaxnreg
 GIVES_UP = 0.5  # chance of a lane's try_wait that gives up early to say so
 
@@ -124,47 +123,52 @@ def block_sync(w: Warp, part: Part, i: Instruction) -> Part | None:
     clock = w.release()
     w.synchronise()
 
-    meeting.arrive(LANES if whole else int(part.mask.sum()), clock, _needed(w, threads), w.index)
+    def needed() -> int:
+        return threads or LANES * sum(not other.done for other in w.cta.warps)
+
+    meeting.arrive(LANES if whole else int(part.mask.sum()), clock, needed(), w)
     part.block += 1
     if "arrive" in i.opcode:
         if not threads:
             raise PtxError("barrier.arrive needs a count of threads")
         return part
-    return _hold(w, part, meeting, turn, threads, f"barrier {number}")
+    name = f"barrier {number}"
+    return part.hold(_wait(meeting, turn, needed, name, lambda: w.acquire(meeting.clock)))
 
 
-def _needed(w: Warp, threads: int) -> int:
-    """The threads of a barrier, where 0 means all of the block that have not ended."""
-    return threads or LANES * sum(not other.done for other in w.cta.warps)
-
-
-def _hold(w: Warp, part: Part, meeting: Meeting, turn: int, threads: int, name: str) -> Part | None:
-    """Wait until a barrier's turn has ended."""
+def _wait(
+    meeting: Meeting, turn: int, needed: Callable[[], int], name: str, then: Callable[[], None]
+) -> Wait:
+    """The wait until a barrier's turn has ended, for which it needs so many threads."""
 
     def ready() -> bool:
         if meeting.turn == turn:
-            meeting.settle(_needed(w, threads))
+            meeting.settle(needed())
         return meeting.turn > turn
 
     def words() -> str:
-        arrived = f"{meeting.arrived} of {_needed(w, threads)} threads"
+        arrived = f"{meeting.arrived} of {needed()} threads"
         return f"{name}: {arrived}{came(meeting.warps)}"
 
-    return part.hold(Wait(ready, lambda: w.acquire(meeting.clock), words))
+    return Wait(ready, then, words)
 
 
 def cluster_arrive(w: Warp, part: Part, i: Instruction) -> Part | None:
-    """``barrier.cluster.arrive`` in a cluster of one block (9.7.13, barrier.cluster)."""
+    """``barrier.cluster.arrive``; ``.relaxed`` orders only what a fence before it has released, and
+    what fence.mbarrier_init publishes (9.7.13, barrier.cluster).
+    """
     if "aligned" in i.opcode:
         w.need_all(part.mask)
-    meeting = w.cta.meeting(CLUSTER_BARRIER)
+    meeting = w.cta.cluster.meeting
     if (w.cluster_turns[part.mask] == meeting.turn).any():
         raise PtxError("barrier.cluster.arrive twice, without barrier.cluster.wait between them")
     w.cluster_turns[part.mask] = meeting.turn
     clock = w.release()
-    seen = np.full_like(clock, -1) if "relaxed" in i.opcode else clock
+    if "relaxed" in i.opcode:
+        clock = w.cta.actors.new_clock() if w.fence_released is None else w.fence_released
     count = LANES if (part.mask == w.alive).all() else int(part.mask.sum())
-    meeting.arrive(count, seen, _needed(w, 0), w.index)
+    meeting.joined_inits |= w.inits
+    meeting.arrive(count, clock, w.cta.cluster.live_threads, w)
     part.block += 1
     return part
 
@@ -173,12 +177,22 @@ def cluster_wait(w: Warp, part: Part, i: Instruction) -> Part | None:
     """``barrier.cluster.wait``: all threads have arrived (9.7.13, barrier.cluster)."""
     if "aligned" in i.opcode:
         w.need_all(part.mask)
-    meeting = w.cta.meeting(CLUSTER_BARRIER)
+    meeting = w.cta.cluster.meeting
     turn = int(w.cluster_turns[part.mask].max())
     if (w.cluster_turns[part.mask] != turn).any() or turn < 0:
         raise PtxError("barrier.cluster.wait without barrier.cluster.arrive before it")
     part.block += 1
-    return _hold(w, part, meeting, turn, 0, "the cluster's barrier")
+
+    def needed() -> int:
+        count: int = w.cta.cluster.live_threads
+        return count
+
+    def then() -> None:
+        w.acquire(meeting.clock)
+        w.inits |= meeting.inits
+        w.cluster_waited = turn
+
+    return part.hold(_wait(meeting, turn, needed, "the cluster's barrier", then))
 
 
 def mbarrier_wait(w: Warp, part: Part, i: Instruction) -> Part | None:
@@ -192,7 +206,7 @@ def mbarrier_wait(w: Warp, part: Part, i: Instruction) -> Part | None:
     result, waiting = np.zeros(LANES, bool), list[tuple[Barrier, int]]()
     passed = list[tuple[Barrier, Lanes]]()
     for place, phase in dict.fromkeys(zip(at[mask].tolist(), phases[mask].tolist(), strict=True)):
-        barrier = mbarrier.find(w, place)
+        barrier = mbarrier.find(w, w.cta, place)
         if parity and phase > 1:
             raise PtxError(f"{barrier.name}: parity {phase} is neither 0 nor 1")
         if barrier.passed(phase) if parity else barrier.phase > phase:
@@ -258,7 +272,7 @@ def copies_wait(w: Warp, part: Part, i: Instruction) -> Part | None:
         w.copies = []
     else:
         left = _uniform(w, part, i.operands[0], "counts of groups")
-    queue, seen = w.cta.copy_queue(w.index), -1
+    queue, seen = w.cta.copy_queue(w), -1
     while len(w.copy_groups) > left:
         number, group = w.copy_groups.popleft()
         for copy in group:

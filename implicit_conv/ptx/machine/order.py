@@ -7,21 +7,22 @@ it.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from implicit_conv.ptx.errors import PtxError
 from implicit_conv.ptx.kinds import LANES, Lanes
 from implicit_conv.ptx.machine.reductions import OPERATIONS
 from implicit_conv.ptx.machine.state import State
-from implicit_conv.ptx.memory.clocks import Clock, join
+from implicit_conv.ptx.memory.clocks import Flags, join
+from implicit_conv.ptx.memory.spaces import BLOCK_BYTES
 
-Flags = dict[int, Clock]  # by address
 RELEASES, ACQUIRES = ("release", "acq_rel", "sc"), ("acquire", "acq_rel", "sc")
 
 
-def publish(w: State, at: Lanes, semantics: str) -> None:
+def publish(w: State, flags: Flags, at: Lanes, semantics: str) -> None:
     """A strong write to addresses: what is released there."""
-    flags: Flags = w.cta.flags
     clock = w.release() if semantics in RELEASES else w.fence_released
     if clock is not None:
         for address in np.unique(at).tolist():
@@ -30,10 +31,10 @@ def publish(w: State, at: Lanes, semantics: str) -> None:
             flags[address] = clock
 
 
-def observe(w: State, at: Lanes, semantics: str) -> None:
+def observe(w: State, flags: Flags, at: Lanes, semantics: str) -> None:
     """A strong read of addresses: what is acquired, now or by the next fence."""
     for address in np.unique(at).tolist():
-        clock = w.cta.flags.get(address)
+        clock = flags.get(address)
         if clock is None:
             continue
         if semantics in ACQUIRES:
@@ -56,24 +57,37 @@ def atomic(
     values: tuple[Lanes, ...],
     semantics: str,
     mask: Lanes,
+    owner: Any = None,
 ) -> Lanes:
-    """``atom`` and ``red``: lanes one after the other; the old values (9.7.13, atom and red)."""
+    """``atom`` and ``red``: lanes one after the other; the old values (9.7.13, atom and red).
+
+    `owner`: the block whose shared memory is meant, by default the warp's own.
+    """
     kind = values[0].dtype
     size = kind.itemsize
     lanes = np.flatnonzero(mask)
+    if space == "shared::cluster":
+        out = np.zeros(LANES, kind)
+        for cta, these in w.cta.blocks_of(w, at, mask):
+            own = at & (BLOCK_BYTES - 1)
+            made = atomic(w, "shared", operation, own, values, semantics, these, cta)
+            out[these] = made[these]
+        return out
     here = at[lanes]
     if (here & (size - 1)).any():
         raise PtxError(f"atom of {size} bytes: an address is not aligned")
-    observe(w, here, semantics)
-    publish(w, here, semantics)
+    shared = (owner or w.cta).shared
+    flags = shared.flags if space == "shared" else w.cta.cluster.flags
+    observe(w, flags, here, semantics)
+    publish(w, flags, here, semantics)
     if space == "shared":
-        offsets = w.shared.offsets(here, size, "atom.shared")
-        w.shared.note_strong(w, offsets // size, size, "atom.shared", True)
+        offsets = shared.offsets(here, size, "atom.shared")
+        shared.note_strong(w, offsets // size, size, "atom.shared", True)
     out = np.zeros(LANES, kind)
     for lane, address in zip(lanes.tolist(), here.tolist(), strict=True):
         if space == "shared":
             offset = address - int(here[0]) + int(offsets[0])
-            cell = w.shared.data[offset : offset + size].view(kind)
+            cell = shared.data[offset : offset + size].view(kind)
         else:
             w.launch.note_store(address, size)
             cell = w.memory.bytes(address, size).view(kind)

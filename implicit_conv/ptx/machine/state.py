@@ -9,7 +9,7 @@ import numpy as np
 
 from implicit_conv.ptx.errors import PtxError
 from implicit_conv.ptx.kinds import LANE, LANES, Lanes
-from implicit_conv.ptx.memory.clocks import GENERIC, Clock, join, new_clock, stamp
+from implicit_conv.ptx.memory.clocks import GENERIC, Clock, join, stamp
 from implicit_conv.ptx.memory.global_memory import Memory
 from implicit_conv.ptx.memory.shared import SharedMemory
 from implicit_conv.ptx.syntax import Instruction
@@ -24,6 +24,8 @@ class State:
 
     def __init__(self, launch: Any, cta: Any, index: int, live: Lanes) -> None:
         self.launch, self.cta, self.index = launch, cta, index
+        self.actor: int = cta.actors.own_warps.start + index
+        self.name = f"{index}{cta.suffix}"
         self.shared: SharedMemory = cta.shared
         self.memory: Memory = launch.memory
         self.r: list[Any] = list(launch.code.start)
@@ -32,9 +34,9 @@ class State:
         self.instruction: Instruction | None = None  # the last one that control reached
         # Time: this warp's own, the stamp of its last synchronisation of lanes, what it has seen.
         self.now, self.synced = 0, 0
-        self.clock = new_clock(cta.warps_count)
-        self.clock[GENERIC, index] = stamp(0)
-        self.fence_acquired = new_clock(cta.warps_count)  # by relaxed reads, for the next fence
+        self.clock: Clock = cta.actors.new_clock()
+        self.clock[GENERIC, self.actor] = stamp(0)
+        self.fence_acquired = cta.actors.new_clock()  # by relaxed reads, for the next fence
         self.fence_released: Clock | None = None  # by the last fence, for relaxed writes
         # Asynchronous work: cp.async, its groups, bulk stores by lane, wgmma.
         self.copies: list[Any] = []
@@ -52,7 +54,10 @@ class State:
         self.fenced_registers: list[Any] | None = None  # as wgmma.fence or a wait left them
         self.fragments: tuple[Any, Any] = (None, None)  # of mma.sync: the last A, decoded
         self.register_count = cta.launch_registers
-        self.cluster_turns = np.full(LANES, -1)  # of the cluster's barrier: those that lanes await
+        # The cluster's barrier: turns that lanes await, the last one that was over, and mbarriers
+        # whose inits fence.mbarrier_init has published and it has brought.
+        self.cluster_turns, self.cluster_waited = np.full(LANES, -1), -1
+        self.inits: set[Any] = set()
         self.specials: dict[str, Lanes] = {}  # values of special registers
 
     def __str__(self) -> str:
@@ -66,7 +71,7 @@ class State:
 
     def acquire(self, clock: Clock) -> None:
         """See what another has released, other lanes of this warp included."""
-        self.synced = max(self.synced, int(clock[GENERIC, self.index]) + 1)
+        self.synced = max(self.synced, int(clock[GENERIC, self.actor]) + 1)
         join(self.clock, clock)
 
     def synchronise(self) -> None:
@@ -76,7 +81,7 @@ class State:
 
     def _tick(self) -> None:
         self.now += 1
-        self.clock[GENERIC, self.index] = stamp(self.now)
+        self.clock[GENERIC, self.actor] = stamp(self.now)
 
     def need_all(self, mask: Lanes) -> None:
         """Raise PtxError unless all live lanes are here, as .aligned says."""

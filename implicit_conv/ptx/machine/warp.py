@@ -180,3 +180,5 @@ class Warp(State):
             )
         if self.wgmma or self.wgmma_groups:
             raise PtxError("the kernel ends with wgmma under way: wgmma.wait_group 0 is missing")
+        if all(warp.done for warp in self.cta.warps):
+            self.cta.end()

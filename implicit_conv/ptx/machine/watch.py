@@ -33,6 +33,9 @@ class TensorCopy:
         Fastest axis first; the operands are the im2col offsets, or (w_halo, w_offset).
     address : int
         In the shared window: the destination of a load, the source of a store.
+    destination : (x, y, z)
+        The block whose shared memory that is: another one of the cluster where a copy names it, and
+        each in turn that the mask of a multicast names.
     places : int array, rows x units, or None
         Offset from `address` of each 16 bytes of each row; None until the copy is complete.
     contents : uint8 array, rows x units x 16, or None
@@ -48,6 +51,7 @@ class TensorCopy:
     coordinates: tuple[int, ...]
     operands: tuple[int, ...]
     address: int
+    destination: tuple[int, int, int]
     places: NDArray[Any] | None = None
     contents: NDArray[np.uint8] | None = None
 
@@ -103,9 +107,8 @@ def _tell(
     units: NDArray[Any],
     addresses: NDArray[Any],
 ) -> None:
-    first = w.cta.copy_queue(w.cta.warps_count)  # of the actors that stand for mbarriers
     writers = w.shared.writer.reshape(-1, UNIT)[units]
-    copied = ((writers >= first) & (writers < w.shared.strong_actor)).all(axis=-1)
+    copied = (writers >= w.cta.actors.first_barrier).all(axis=-1)
     w.launch.watch_reads(SharedRead(w.cta.index, line, instruction, span, addresses, copied))
 
 

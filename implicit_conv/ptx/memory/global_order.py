@@ -1,9 +1,9 @@
-"""The order of a block's accesses to global memory (PTX ISA 8, memory model, and 9.7.9).
+"""The order of a cluster's accesses to global memory (PTX ISA 8, memory model, and 9.7.9).
 
-A weak access to bytes that another warp of the block has written is in order if its warp has seen
+A weak access to bytes that another warp of the cluster has written is in order if its warp has seen
 that write. Bulk copies access memory through the async proxy, which sees a generic write only past
 ``fence.proxy.async``; what a bulk store writes is seen by the thread that has waited for its group,
-without ``.read``. Writes of other blocks, and reads that a write overtakes, are not looked for.
+without ``.read``. Writes of other clusters, and reads that a write overtakes, are not looked for.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Last(NamedTuple):
 
 
 class GlobalOrder:
-    """The last writes of a block's warps, by the addresses of the buffers that they touch."""
+    """The last writes of a cluster's warps, by the addresses of the buffers that they touch."""
 
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
@@ -66,7 +66,7 @@ class GlobalOrder:
             at = buffer.address + int(cells[wrong][0, 0])
             raise PtxError(f"st.global at global {at:#x}: lanes write different values at once")
         new = cells[ordered]
-        last.writer[new], last.written[new], last.kind[new] = w.index, stamp(w.now) + 1, WRITTEN
+        last.writer[new], last.written[new], last.kind[new] = w.actor, stamp(w.now) + 1, WRITTEN
 
     def begin_store(
         self, w: Accessor, rows: list[tuple[int, int]], what: str, reduces: bool
@@ -85,13 +85,13 @@ class GlobalOrder:
             self._need_order(w, buffer, others, what, ASYNC)
         for buffer, cells in found:
             last = self._of(buffer)
-            last.writer[cells], last.kind[cells] = w.index, REDUCING if reduces else STORING
+            last.writer[cells], last.kind[cells] = w.actor, REDUCING if reduces else STORING
 
     def end_store(self, w: Accessor, address: int, size: int) -> None:
         """The warp has waited for the store."""
         for _, buffer, cells in self.memory.places(np.array([address]), size):
             last = self._of(buffer)
-            last.writer[cells], last.written[cells] = w.index, stamp(w.now) + 1
+            last.writer[cells], last.written[cells] = w.actor, stamp(w.now) + 1
             last.kind[cells] = STORED
 
     def _of(self, buffer: Buffer) -> Last:
@@ -115,13 +115,13 @@ class GlobalOrder:
         for late, reason in (
             (
                 under_way,
-                "a bulk store of warp {} that nobody has waited for writes it: "
+                "a bulk store of {} that nobody has waited for writes it: "
                 "cp.async.bulk.wait_group without .read is missing",
             ),
-            (unseen, "no barrier orders it after the write of warp {}"),
-            (hidden, "the write of warp {} was generic, and no fence.proxy.async comes in between"),
+            (unseen, "no barrier orders it after the write of {}"),
+            (hidden, "the write of {} was generic, and no fence.proxy.async comes in between"),
         ):
             if late.any():
                 cell = int(cells[late][0])
                 place = f"{what} at global {buffer.address + cell:#x}"
-                raise PtxError(f"{place}: {reason.format(int(last.writer[cell]))}")
+                raise PtxError(f"{place}: {reason.format(w.cta.actor(int(last.writer[cell])))}")

@@ -14,8 +14,18 @@ import numpy as np
 
 from implicit_conv.ptx.errors import PtxError, shortened
 from implicit_conv.ptx.kinds import Lanes
-from implicit_conv.ptx.memory.clocks import ASYNC, GENERIC, LANE_BITS, Clock, stamp
+from implicit_conv.ptx.memory.clocks import (
+    ASYNC,
+    BARRIERS,
+    GENERIC,
+    LANE_BITS,
+    Actors,
+    Clock,
+    Flags,
+    stamp,
+)
 from implicit_conv.ptx.memory.shared_layout import SHARED_BASE, SharedLayout
+from implicit_conv.ptx.memory.spaces import BLOCK_BYTES
 
 UNDEFINED, DEFINED, IN_FLIGHT, BARRIER, NOBODYS = range(5)  # states of a byte
 STATES = (
@@ -31,7 +41,8 @@ UNIT = 16  # bytes that copies and wgmma handle at least
 class Accessor(Protocol):
     """What shared memory needs of a warp."""
 
-    index: int
+    actor: int
+    name: str  # its number in its block, which is named in a cluster
     clock: Clock  # what it has seen
     now: int  # its own time
     synced: int  # the stamp since which its lanes have not been synchronised
@@ -63,15 +74,20 @@ def are_same(first: Lanes, second: Lanes, exact: bool) -> Lanes:
 
 
 class SharedMemory:
-    """The bytes from SHARED_BASE on; `names` are those of addresses besides the variables'."""
+    """The bytes from SHARED_BASE on; `names` are those of addresses besides the variables'.
+
+    `whose` ends the name of a place, such as " of block 1"; it is empty outside of a cluster.
+    """
 
     def __init__(
-        self, layout: SharedLayout, warps: int, names: dict[int, str], strong_actor: int
+        self, layout: SharedLayout, actors: Actors, names: dict[int, str], whose: str
     ) -> None:
-        self.size, self.strong_actor = layout.size, strong_actor
+        self.size, self.whose, self.all_warps = layout.size, whose, actors.all_warps
+        self.strong_actor = actors.first_barrier + BARRIERS - 1
         # The reader of a text adds to a name, after a blank, which of several declarations it is.
         symbols = {at: name.partition(" ")[0] for name, at in layout.addresses.items()}
         self.names = symbols | names
+        self.flags: Flags = {}  # what was released at addresses
         self.strong_writes = 0  # of the whole block
         room = max(-(-self.size // 1024) * 1024, 1024)
         self.data = np.full(room, 0xFF, np.uint8)  # a NaN in every floating-point type
@@ -81,9 +97,11 @@ class SharedMemory:
         self.reading = np.zeros(room // UNIT, np.int32)  # asynchronous reads of a unit under way
         self.writer = np.zeros(room, np.int16)  # the actor that wrote a byte last
         self.written = np.full(room, -1, np.int32)  # and its stamp
-        self.read = np.full((room, warps), -1, np.int32)  # stamp of the last read by each warp
+        self.readers = actors.own_warps  # all of the cluster once another block comes
+        # The stamp of the last read by each of these.
+        self.read = np.full((room, actors.warps), -1, np.int32)
         # Whether an asynchronous operation was the last to read a unit for each warp.
-        self.asynchronous = np.zeros((room // UNIT, warps), bool)
+        self.asynchronous = np.zeros((room // UNIT, actors.warps), bool)
         self.strong = np.full(room, -1, np.int32)  # of the last atomic or other strong write
 
     def place(self, offset: int) -> str:
@@ -91,9 +109,9 @@ class SharedMemory:
         address = offset + SHARED_BASE
         regions = [(start, name) for start, name in self.names.items() if start <= address]
         if not regions:
-            return f"shared {address:#x}"
+            return f"shared {address:#x}{self.whose}"
         start, name = max(regions)
-        return f"shared {address:#x} ({shortened(name)} + {address - start})"
+        return f"shared {address:#x} ({shortened(name)} + {address - start}){self.whose}"
 
     def offsets(self, at: Lanes, size: int, what: str) -> Lanes:
         """Offsets of accesses of `size` bytes, which must be aligned and inside the block's."""
@@ -104,9 +122,12 @@ class SharedMemory:
     def inside(self, start: int, end: int, what: str) -> None:
         """Raise PtxError unless the offsets lie in the block's shared memory."""
         if start < 0 or end > self.size:
+            mapped = start + SHARED_BASE >= BLOCK_BYTES
+            hint = "; one that mapa has made needs .shared::cluster" if mapped else ""
             raise PtxError(
                 f"{what} at shared {start + SHARED_BASE:#x} to {end + SHARED_BASE:#x}: outside the "
                 f"block's shared memory, {SHARED_BASE:#x} to {SHARED_BASE + self.size:#x}"
+                f"{self.whose}{hint}"
             )
 
     # -- the generic proxy --------------------------------------------------------------------
@@ -118,7 +139,7 @@ class SharedMemory:
         late = written > w.clock[GENERIC][actors]
         if late.any():
             self.refuse(late, units, size, f"{what} of", "no barrier orders it after its writer", w)
-        mine = (actors == w.index) & (written >= w.synced)
+        mine = (actors == w.actor) & (written >= w.synced)
         if mine.any():
             other = mine & ((written & 31) != lanes[:, None])
             if other.any():
@@ -128,9 +149,19 @@ class SharedMemory:
         self._stamp_read(w, units, size, lanes)
 
     def _stamp_read(self, w: Accessor, units: Lanes, size: int, lanes: Lanes) -> None:
-        stamps = (w.now << LANE_BITS) + lanes
-        self.read.reshape(-1, size, self.read.shape[1])[units, :, w.index] = stamps[:, None]
-        self.asynchronous[units * size // UNIT, w.index] = False
+        stamps, column = (w.now << LANE_BITS) + lanes, self._column(w)
+        self.read.reshape(-1, size, self.read.shape[1])[units, :, column] = stamps[:, None]
+        self.asynchronous[units * size // UNIT, column] = False
+
+    def _column(self, w: Accessor) -> int:
+        """Where a warp stands among the readers, who become all of the cluster if it is new."""
+        if not self.readers.start <= w.actor < self.readers.stop:
+            before, self.readers = self.readers, slice(0, self.all_warps)
+            read = np.full((len(self.read), self.all_warps), -1, np.int32)
+            asynchronous = np.zeros((len(self.asynchronous), self.all_warps), bool)
+            read[:, before], asynchronous[:, before] = self.read, self.asynchronous
+            self.read, self.asynchronous = read, asynchronous
+        return int(w.actor - self.readers.start)
 
     def write(
         self, w: Accessor, units: Lanes, size: int, lanes: Lanes, rows: Lanes, what: str
@@ -160,21 +191,22 @@ class SharedMemory:
         """Lanes of a warp write units of `size` bytes, after all earlier accesses to them."""
         self._need_state(units, size, what, writes=True)
         self._claim(w, units, size, what, GENERIC)
-        mine = self.read.reshape(-1, size, self.read.shape[1])[units, :, w.index]
+        column = self._column(w)
+        mine = self.read.reshape(-1, size, self.read.shape[1])[units, :, column]
         other = (mine >= w.synced) & ((mine & 31) != lanes[:, None])
         written, actors = self._last_writes(units, size)
-        other |= (actors == w.index) & (written >= w.synced) & ((written & 31) != lanes[:, None])
+        other |= (actors == w.actor) & (written >= w.synced) & ((written & 31) != lanes[:, None])
         if other.any():
             reason = f"another lane of the warp read or wrote it{UNSYNCED}"
             self.refuse(other, units, size, f"{what} to", reason, w)
         self.state.reshape(-1, size)[units] = DEFINED
-        self.writer.reshape(-1, size)[units] = w.index
+        self.writer.reshape(-1, size)[units] = w.actor
         self.written.reshape(-1, size)[units] = ((w.now << LANE_BITS) + lanes)[:, None]
 
     def _is_plain(self, units: Lanes, size: int) -> Lanes:
         """Which units were written last by plain stores, and no asynchronous operation reads."""
         written, actors = self._last_writes(units, size)
-        by_warps = (written >= 0) & (actors < self.read.shape[1])
+        by_warps = (written >= 0) & (actors < self.all_warps)
         plain: Lanes = by_warps.all(1) & (self.reading[units * size // UNIT] == 0)
         return plain
 
@@ -234,11 +266,12 @@ class SharedMemory:
     def need_released(self, w: Accessor, units: Lanes, size: int, what: str) -> None:
         """Raise PtxError unless `w` has seen all plain reads of these units."""
         warps = self.read.shape[1]
-        seen = np.tile(w.clock[GENERIC][:warps], size)
+        seen = np.tile(w.clock[GENERIC][self.readers], size)
         unread = self.read.reshape(-1, size * warps)[units] > seen
         if unread.any():
             row, column = np.argwhere(unread)[0]
-            reason = f"warp {column % warps} has not released it"
+            reader = w.cta.actor(self.readers.start + int(column) % warps)
+            reason = f"{reader} has not released it"
             first = np.zeros((len(units), 1), bool)
             first[row] = True
             self.refuse(first, units, size, f"{what} to", reason, w)
@@ -247,10 +280,11 @@ class SharedMemory:
         """Raise PtxError unless a fence of the async proxy follows all generic reads."""
         at = units * size // UNIT
         reads = self.read.reshape(-1, UNIT, self.read.shape[1])[at].max(1)
-        late = (reads > w.clock[ASYNC][: reads.shape[1]]) & ~self.asynchronous[at]
+        late = (reads > w.clock[ASYNC][self.readers]) & ~self.asynchronous[at]
         if late.any():
-            row, warp = np.argwhere(late)[0]
-            reason = f"warp {warp} has read it, with no fence.proxy.async in between (strict)"
+            row, column = np.argwhere(late)[0]
+            reader = w.cta.actor(self.readers.start + int(column))
+            reason = f"{reader} has read it, with no fence.proxy.async in between (strict)"
             self.refuse(late[row : row + 1, :1] | True, units[row:], size, f"{what} to", reason, w)
 
     # -- the async proxy, and cp.async --------------------------------------------------------
@@ -285,9 +319,9 @@ class SharedMemory:
     def end_read(self, w: Accessor, units: Lanes) -> None:
         """The operation is complete, and `w` has waited for it."""
         np.subtract.at(self.reading, units, 1)
-        warps = self.read.shape[1]
-        self.read.reshape(-1, UNIT, warps)[units, :, w.index] = stamp(w.now)
-        self.asynchronous[units, w.index] = True
+        warps, column = self.read.shape[1], self._column(w)
+        self.read.reshape(-1, UNIT, warps)[units, :, column] = stamp(w.now)
+        self.asynchronous[units, column] = True
 
     # -- messages -----------------------------------------------------------------------------
 

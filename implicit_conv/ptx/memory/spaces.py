@@ -15,6 +15,9 @@ LOCAL_BASE = 0x10  # of a thread's variables in the local space; address 0 stays
 # space itself.
 WINDOWS = {"local": 0x7D00_0000_0000, "shared": 0x7E00_0000_0000, "param": 0x7F00_0000_0000}
 WINDOW_BYTES = 1 << 32
+# The shared window has a part for the block itself, then one for each rank of its cluster, where
+# mapa leads.
+BLOCK_BYTES = 1 << 24
 
 
 class Spaces(NamedTuple):

@@ -85,6 +85,7 @@ def parse(text: str, entry: str | None = None) -> Kernel:
         parameter_bytes=offset,
         variables=body.variables,
         max_threads=_max_threads(function.header, f"line {function.line}"),
+        cluster=_cluster(function.header, f"line {function.line}"),
         registers=body.registers,
         blocks=make_blocks(body),
     )
@@ -95,6 +96,16 @@ def _max_threads(header: str, place: str) -> int | None:
     if found is None:
         return None
     return math.prod(number(part.strip(), place) for part in found[1].split(","))
+
+
+def _cluster(header: str, place: str) -> tuple[int, int, int] | None:
+    """The blocks of a cluster that the header asks for; zeros if the launch must say it."""
+    found = re.search(r"\.reqnctapercluster\s+(\d+(?:\s*,\s*\d+){0,2})", header)
+    if found is None:
+        return (0, 0, 0) if ".explicitcluster" in header else None
+    sizes = [number(part.strip(), place) for part in found[1].split(",")]
+    x, y, z = (*sizes, 1, 1)[:3]
+    return x, y, z
 
 
 def make_blocks(body: Body) -> list[Block]:

@@ -6,21 +6,33 @@ from collections.abc import Callable
 
 from implicit_conv.ptx.asynchronous import issue
 from implicit_conv.ptx.errors import PtxError
+from implicit_conv.ptx.kinds import size_of
 from implicit_conv.ptx.machine import mbarrier, tensor_maps
 from implicit_conv.ptx.machine.reductions import REDUCED_TYPES
 from implicit_conv.ptx.memory.global_memory import MAP_BYTES
-from implicit_conv.ptx.syntax import Address, Immediate, Instruction, Operand, Sink, Vector
+from implicit_conv.ptx.syntax import (
+    Address,
+    Immediate,
+    Instruction,
+    Operand,
+    Register,
+    Sink,
+    Vector,
+)
 from implicit_conv.ptx.targets import lacking
 from implicit_conv.ptx.text.emit import Emitter, modifiers, type_of, unsupported
 
 SCOPES = "release relaxed cta cluster shared shared::cta"
+REMOTE = ("arrive", "expect_tx", "complete_tx")  # of an mbarrier of the cluster
 COPY_SIZES = {"ca": (4, 8, 16), "cg": (16,)}  # bytes of cp.async by its cache operator
 MODES = ("tile", "im2col", "im2col::w", "im2col::w::128")
 HINTS = ("L2::cache_hint",)  # takes an operand more, which changes nothing
+MULTICAST = "multicast::cluster"
 # Directions of bulk copies. A block outside of a cluster is its own cluster.
 LOADS = (
     ["shared::cta", "global", "mbarrier::complete_tx::bytes"],
     ["shared::cluster", "global", "mbarrier::complete_tx::bytes"],
+    ["shared::cluster", "global", "mbarrier::complete_tx::bytes", MULTICAST],
 )
 STORE = ["global", "shared::cta", "bulk_group"]
 BARRIER_ACTIONS: dict[str, Callable[..., None]] = {
@@ -37,13 +49,16 @@ MAP_PROXY = ["fence", "proxy", "tensormap::generic"]
 def barrier(e: Emitter, i: Instruction) -> list[str]:
     """``mbarrier`` but its waits, which end a block (9.7.13)."""
     what = i.opcode[1]
-    remote = "" if what in ("init", "inval") else "shared::cluster"
-    words = modifiers(i, f"init inval arrive expect_tx complete_tx noComplete {remote} {SCOPES}")
+    scopes = f"{SCOPES} shared::cluster" if what in REMOTE else SCOPES
+    words = modifiers(i, f"init inval arrive expect_tx complete_tx noComplete {scopes}")
     type_of(i, "b64")
     relaxed = "relaxed" in words
     has_token = what == "arrive" and not isinstance(i.operands[0], Address)
     target, *rest = i.operands[1:] if has_token else i.operands
-    place = "w", e.address(target)
+    cluster = "shared::cluster" in words
+    if cluster and has_token and not isinstance(i.operands[0], Sink):
+        raise PtxError("an mbarrier of .shared::cluster gives no token: its destination is _")
+    place = ["w", e.address(target), *([cluster] if what in REMOTE else [])]
     values = [e.read(operand, "u4") for operand in rest]
     if what in BARRIER_ACTIONS:
         return [e.call(BARRIER_ACTIONS[what], *place, *values, e.mask)]
@@ -56,8 +71,6 @@ def barrier(e: Emitter, i: Instruction) -> list[str]:
     count = values[0] if values else None
     arrival = e.call(mbarrier.arrive, *place, count, relaxed, e.mask)
     keeps = has_token and not isinstance(i.operands[0], Sink)
-    if keeps and "shared::cluster" in words:
-        raise unsupported(i, "a state of an mbarrier that may be another block's")
     return [*lines, e.write(i.operands[0], arrival, "u8") if keeps else arrival]
 
 
@@ -140,14 +153,35 @@ def _tensor(e: Emitter, i: Instruction) -> list[str]:
     map = _check_form(e, i, operands[1], opcode[0], mode, cluster)
     at = f"({', '.join(e.read(x, 'i4') for x in map.coordinates)},)"
     target, _, completes, *info = operands
+    form = _form(e, i, rest, info, int(mode != "tile"))
     offsets = "()"
     if info and isinstance(info[0], Vector):
         for part in info[0].parts:  # the assembler cuts such an immediate without a word
             if isinstance(part, Immediate) and not -(1 << 15) <= part.value < 1 << 16:
                 raise PtxError(f"the offset {part.value} does not fit in 16 bits")
         offsets = e.read_parts(info[0], "u2")
-    where = e.address(target), e.address(map), at, offsets, e.address(completes)
+    where = e.address(target), e.address(map), at, offsets, e.address(completes), form
     return [e.call(issue.tensor_load, "w", i.line, repr(mode), *where, e.mask)]
+
+
+def _form(e: Emitter, i: Instruction, words: list[str], info: list[Operand], vectors: int) -> str:
+    """The form of a load: "cta", "cluster", or an expression for the mask of a multicast.
+
+    `info`: operands between the mbarrier and the cache policy; so many `vectors` of offsets first.
+    """
+    if words[-1] != MULTICAST:
+        return repr(words[0].removeprefix("shared::"))
+    kinds = [Vector] * vectors + [Immediate | Register]
+    policy = i.operands[-1] if HINTS[0] in i.opcode else None
+    right = len(info) == len(kinds) and all(map(isinstance, info, kinds))
+    mask = info[-1] if info else None
+    narrow = not isinstance(mask, Register) or size_of(mask.kind) == 2
+    wide = not isinstance(policy, Register) or size_of(policy.kind) == 8
+    if not right or not narrow or not wide:
+        order = "im2col offsets, 16-bit mask, policy"
+        raise PtxError(f"after the mbarrier come {order}, in this order")
+    assert mask is not None
+    return e.read(mask, "u2")
 
 
 def _tensor_store(
@@ -181,7 +215,9 @@ def _bulk(e: Emitter, i: Instruction) -> list[str]:
     target, source, size, *completes = operands
     places = [e.address(target), e.address(source), e.read(size, "u4")]
     if opcode in LOADS:
-        return [e.call(issue.bulk_load, "w", *places, e.address(completes[0]), e.mask)]
+        barrier, *info = completes
+        form = _form(e, i, opcode, info, 0)
+        return [e.call(issue.bulk_load, "w", *places, e.address(barrier), form, e.mask)]
     return [e.call(issue.bulk_store, "w", *places, e.mask)]
 
 

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 from implicit_conv.ptx.errors import PtxError
 from implicit_conv.ptx.kinds import TYPES
-from implicit_conv.ptx.machine import access, mbarrier, order, watch
+from implicit_conv.ptx.machine import access, cluster, mbarrier, order, watch
 from implicit_conv.ptx.machine.lanes import ballot
 from implicit_conv.ptx.memory.spaces import PARAM_BASE
 from implicit_conv.ptx.syntax import Address, Instruction, Operand, Sink, Symbol, Vector
 from implicit_conv.ptx.text import translate_async
 from implicit_conv.ptx.text.emit import Emitter, modifiers, type_of, unsupported
 
-SPACES = "global shared shared::cta local param param::entry param::func const".split()
+SPACES = (
+    "global shared shared::cta shared::cluster local param param::entry param::func const".split()
+)
 CACHES = (
     "ca cg cs lu cv wb wt L1::evict_normal L1::evict_unchanged L1::evict_first L1::evict_last "
     "L1::no_allocate L2::64B L2::128B L2::256B"
 )
-SCOPES = "cta gpu sys"
+SCOPES = "cta cluster gpu sys"
 SEMANTICS = ("relaxed", "acquire", "release", "acq_rel", "volatile", "nc", "sc")
 ALLOWED = f"{' '.join(SPACES)} {CACHES} {SCOPES} weak v2 v4 v8 {' '.join(SEMANTICS)}"
 OPERATIONS = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
 
 
 def _space(i: Instruction) -> str:
-    return next((word.split("::")[0] for word in i.opcode if word in SPACES), "")
+    found = next((word for word in i.opcode if word in SPACES), "")
+    return found if found == "shared::cluster" else found.split("::")[0]
 
 
 def _semantics(words: list[str]) -> str:
@@ -76,7 +79,7 @@ def store(e: Emitter, i: Instruction) -> list[str]:
 
 def atomic(e: Emitter, i: Instruction) -> list[str]:
     """``atom`` and ``red`` of integers, float32 and float64 (9.7.13)."""
-    spaces, orders = "global shared shared::cta", "relaxed acquire release acq_rel"
+    spaces, orders = "global shared shared::cta shared::cluster", "relaxed acquire release acq_rel"
     words = modifiers(i, f"{spaces} {SCOPES} {' '.join(OPERATIONS)} {orders} noftz")
     operation = next((word for word in words if word in OPERATIONS), "")
     type_ = type_of(i, "u32 s32 u64 s64 b32 b64 f32 f64")
@@ -127,6 +130,17 @@ def fence(e: Emitter, i: Instruction) -> list[str]:
     return [e.call(mbarrier.fence, "w", words)]
 
 
+def mapped(e: Emitter, i: Instruction) -> list[str]:
+    """``mapa`` and ``getctarank`` (9.7.9)."""
+    words, kind = modifiers(i, "shared::cluster"), TYPES[type_of(i, "u32 u64")]
+    destination, at, *rank = i.operands
+    place = "w", not words, e.read(at, kind)
+    if i.opcode[0] == "getctarank":
+        return [e.write(destination, e.call(cluster.ranks, *place, e.mask), "u4")]
+    made = e.call(cluster.mapped, *place, e.read(rank[0], "u4"), e.mask)
+    return [e.write(destination, f"{made}.astype('{kind}')", kind)]
+
+
 def active(e: Emitter, i: Instruction) -> list[str]:
     """``activemask`` (9.7.13)."""
     type_of(i, "b32")
@@ -147,5 +161,6 @@ HANDLERS = {
     "stmatrix": store_matrix,
     **dict.fromkeys(("fence", "membar"), fence),
     "activemask": active,
+    **dict.fromkeys(("mapa", "getctarank"), mapped),
     "createpolicy": policy,
 }

@@ -11,7 +11,7 @@ import re
 from typing import NamedTuple
 
 from implicit_conv.ptx.kinds import TYPES, WIDER, size_of
-from implicit_conv.ptx.machine import convert, floats, integers, special
+from implicit_conv.ptx.machine import convert, floats, integers
 from implicit_conv.ptx.machine.floats import HALF_OPERATIONS
 from implicit_conv.ptx.syntax import Immediate, Instruction, Pair, Vector
 from implicit_conv.ptx.text.emit import Emitter, modifiers, type_of, unsupported
@@ -278,22 +278,13 @@ def compare_to_value(e: Emitter, i: Instruction) -> list[str]:
 
 def address_window(e: Emitter, i: Instruction) -> list[str]:
     """``cvta``: between an address in a space and a generic one (9.7.9)."""
-    words = modifiers(i, "to global shared shared::cta local param const")
+    words = modifiers(i, "to global shared shared::cta shared::cluster local param const")
     type_of(i, "u32 u64")
     space = words[-1].split("::")[0]
     value = e.read(i.operands[1], "u8")
     if space in ("shared", "local", "param"):
         value = f"{value} {'-' if 'to' in words else '+'} {e.window(space)}"
     return [e.write(i.operands[0], value, "u8")]
-
-
-def block_address(e: Emitter, i: Instruction) -> list[str]:
-    """``mapa``: an address in a block of the cluster, which has one (9.7.9)."""
-    modifiers(i, "shared::cluster")
-    kind = TYPES[type_of(i, "u32 u64")]
-    target, source, rank = i.operands
-    check = e.call(special.need_own_block, e.read(rank, "u4"), e.mask)
-    return [check, e.write(target, e.read(source, kind), kind)]
 
 
 HANDLERS = {
@@ -305,5 +296,4 @@ HANDLERS = {
     "setp": compare,
     "set": compare_to_value,
     "cvta": address_window,
-    "mapa": block_address,
 }

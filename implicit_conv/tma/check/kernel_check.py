@@ -96,8 +96,8 @@ def check_kernel(
     tolerance : float
         The largest difference of floats, relative to the largest number that is expected.
     **options
-        As in `ptx.run`: shared_bytes, shared_alignment, entry, seed, flaky, unfenced_barriers,
-        strict, limit, seconds.
+        As in `ptx.run`: cluster, shared_bytes, shared_alignment, entry, seed, flaky,
+        unfenced_barriers, strict, limit, seconds.
 
     Returns
     -------
@@ -262,6 +262,7 @@ class _Watcher:
             block=copy.block,
             warp=copy.warp,
             line=copy.line,
+            destination=copy.destination,
             direction=copy.direction,
             mode=copy.mode,
             argument=number,

@@ -21,6 +21,9 @@ class CheckedCopy:
     block : (x, y, z)
     warp, line : int
         The warp that issued it, and the line of the PTX text.
+    destination : (x, y, z)
+        The block whose shared memory it touches; a multicast is a copy for each block that its mask
+        names.
     direction, mode : str
         "load" or "store", and the mode as the instruction names it.
     argument : int, str or None
@@ -45,6 +48,7 @@ class CheckedCopy:
     block: tuple[int, int, int]
     warp: int
     line: int
+    destination: tuple[int, int, int]
     direction: str
     mode: str
     argument: int | str | None
@@ -61,7 +65,9 @@ class CheckedCopy:
         offsets = "" if start.offsets is None else str(start.offsets)
         if self.mode.startswith("im2col::w"):
             offsets = f"{start.w_halo}, {start.w_offset}"
-        block = self.block[0] if self.block[1:] == (0, 0) else self.block
+        block = _place(self.block)
+        if self.destination != self.block:
+            block += f" to {_place(self.destination)}"
         smem = "-" if self.difference is None else "differs" if self.difference else "agrees"
         counts = ("-", "-") if walk is None else (walk.bytes, int(walk.filled.sum()))
         served = [str(service) for service in self.serves or ()]
@@ -71,6 +77,10 @@ class CheckedCopy:
         issued = number, block, self.warp, self.line, self.direction, self.mode, of
         moved = start.coords, offsets, f"{start.dst:#x}", *counts, smem, *served
         return tuple(map(str, issued + moved))
+
+
+def _place(block: tuple[int, int, int]) -> str:
+    return str(block if any(block[1:]) else block[0])
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -67,7 +67,7 @@ def check_triton(
     ImportError
         Triton is not installed.
     ptx.UnsupportedError
-        The kernel uses what the interpreter does not cover, such as clusters and tcgen05.
+        The kernel uses what the interpreter does not cover, such as tcgen05.
     ValueError
         An argument is not on the CPU, or the interpreter does not model a descriptor.
 
