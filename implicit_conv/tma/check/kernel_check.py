@@ -345,7 +345,8 @@ def _differing(
             at = tuple(int(x) for x in np.argwhere(wrong)[0])
             yield (
                 f"argument {number}: {int(wrong.sum())} of {wrong.size} elements differ from those "
-                f"expected; the first is {at}: {array[at]:g} instead of {wanted[at]:g}"
+                f"expected; the first is {at}: {float(array[at]):g} instead of "
+                f"{float(wanted[at]):g}"
             )
 
 
