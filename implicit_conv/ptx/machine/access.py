@@ -215,7 +215,8 @@ def _spaces_of(at: Lanes, mask: Mask) -> list[tuple[str, Lanes]]:
     for space, start in WINDOWS.items():
         here = left & (at >= start) & (at < start + WINDOW_BYTES)
         if here.any():
-            found.append(("shared::cluster" if space == "shared" else space, here))
+            mapped = space == "shared" and (at[here] >= start + BLOCK_BYTES).any()
+            found.append(("shared::cluster" if mapped else space, here))
             left = left & ~here
     return [*found, ("global", left)] if left.any() else found
 

@@ -5,6 +5,7 @@ A launch without clusters has clusters of one block.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from typing import Any
@@ -34,8 +35,6 @@ class Cluster:
         Of all blocks.
     pending : list of Pending
         Copies under way.
-    meeting : Meeting
-        The barrier of the cluster.
     flags : Flags
         What its warps have released at addresses of global memory.
     """
@@ -44,7 +43,6 @@ class Cluster:
         self.index, shape = index, launch.cluster
         size, warps = math.prod(shape), -(-launch.threads // LANES)
         self.pending: list[Pending] = []
-        self.meeting = Meeting(Actors(size, warps, 0).new_clock())
         self.flags: Flags = {}
         self.global_order = GlobalOrder(launch.memory)
         places = itertools.product(*(range(n) for n in reversed(shape)))
@@ -62,6 +60,11 @@ class Cluster:
     def __str__(self) -> str:
         blocks = [block.place for block in self.blocks]
         return f"cluster of blocks {', '.join(blocks)}" if blocks[1:] else str(self.blocks[0])
+
+    @functools.cached_property
+    def meeting(self) -> Meeting:
+        """The barrier of the cluster."""
+        return Meeting(self.blocks[0].actors.new_clock())
 
     @property
     def live_threads(self) -> int:

@@ -156,6 +156,8 @@ class Cta:
     def end(self) -> None:
         """All threads have ended; accesses by other blocks must have come before."""
         self.has_ended = True
+        if not self.visits:
+            return
         seen = np.max([warp.clock[GENERIC] for warp in self.warps], axis=0)
         turn = max(warp.cluster_waited for warp in self.warps)
         for actor, (time, arrival) in self.visits.items():
