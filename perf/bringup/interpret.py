@@ -65,28 +65,38 @@ def interpret_wgrad(
     *,
     order: tuple[int, ...] = (0, 1, 2, 3),
     gap: int = 0,
+    far: Mapping[str, int] = MappingProxyType({}),
     **options: Any,
 ) -> Any:
     """dw of `choice` for arrays in the view's layouts, or [dw, db]; parameters as of `interpret`.
 
     `kernels` are those of all launches. Each must write the bytes of its result once, and no other.
-    The axes of x and dy have this `order` in memory.
+    The axes of x and dy have this `order` in memory. Of `far` are "x" and "dy", in that order, and
+    "dw".
     """
     memory, view, size = ptx.Memory(), choice.view, ITEMSIZES[choice.out_dtype]
-    put = [_put(memory, array.transpose(order), gap=gap) for array in (x, dy)]
+    put = [
+        _put(memory, array.transpose(order), gap=gap, far=far.get(name))
+        for name, array in (("x", x), ("dy", dy))
+    ]
     x_at, dy_at = (
         DeviceArray(array.address, tuple(array.strides[order.index(axis)] for axis in range(4)))
         for array in put
     )
     shapes = (view.weight_shape, (view.K,))[: 1 + choice.variant.biased]
-    outs = [_put(memory, np.full(shape, -1, f"i{size}")) for shape in shapes]
+    outs, parts = [], []
+    for shape, axis in zip(shapes, (far.get("dw"), None), strict=False):
+        before = len(memory.buffers)
+        outs.append(_put(memory, np.full(shape, -1, f"i{size}"), far=axis))
+        parts.append(memory.buffers[before:])
     sums = np.full(choice.workspace_bytes // 4, np.nan, np.float32)
     at = memory.put(sums)
     made = wgrad.arguments(choice, x_at, dy_at, outs[0], at, outs[-1].address)
     results = [
         {at: slice(start, start + copy.bytes)} for _, copy, start in choice.best.copies_in_order
     ]
-    results += [{at: slice(choice.best.sums_bytes)}, {out.address: slice(None) for out in outs}]
+    results.append({at: slice(choice.best.sums_bytes)})
+    results.append({part.address: slice(None) for some in parts for part in some})
     launches = zip(choice.launches, kernels, made, results, strict=True)
     for (v, blocks, shared), kernel, (call, geometry), result in launches:
         maps = encoded_maps(choice.best.view, v, call, memory)
@@ -106,11 +116,9 @@ def interpret_wgrad(
             due[result[buffer]] = 1
             if (times != due).any():
                 raise WriteError(f"bytes were written {np.unique(times).tolist()} times")
-    data = {buffer.address: buffer.data for buffer in memory.buffers}
-    kind = np.float32 if size == 4 else np.uint16
     dw, *db = (
-        np.ascontiguousarray(data[out.address]).view(kind).reshape(shape)
-        for out, shape in zip(outs, shapes, strict=True)
+        _read(some, size, shape, axis)
+        for some, shape, axis in zip(parts, shapes, (far.get("dw"), None), strict=False)
     )
     return [dw, *db] if db else dw
 
@@ -195,10 +203,15 @@ def interpret(
     times = np.concatenate([launch.written.get(part.address, never) for part in parts])
     if (times != 1).any():
         raise WriteError(f"bytes of y were written {np.unique(times).tolist()} times")
-    kind, axis = np.float32 if size == 4 else np.uint16, far.get("y", 0)
-    shape = [*y_shape[:axis], *y_shape[axis + 1 :]] if "y" in far else y_shape
-    y = [part.data.view(kind).reshape(shape) for part in parts]
-    return (np.stack(y, axis) if "y" in far else y[0]).reshape(view.output_shape)
+    return _read(parts, size, y_shape, far.get("y")).reshape(view.output_shape)
+
+
+def _read(parts: list[Any], size: int, shape: tuple[int, ...], far: int | None) -> Array:
+    """The elements of `size` bytes that are in the buffers of an array; see `interpret`."""
+    kind = np.float32 if size == 4 else np.uint16
+    rest = shape if far is None else (*shape[:far], *shape[far + 1 :])
+    found: list[Array] = [part.data.view(kind).reshape(rest) for part in parts]
+    return found[0] if far is None else np.stack(found, far)
 
 
 def _put(

@@ -149,6 +149,21 @@ def test_kernels_equal_the_cpu(name, out_dtype):
 
 @compiled
 @pytest.mark.parametrize(
+    "name", ["ragged", "odd channels", "words", "odd groups", "float elements"]
+)
+def test_each_axis_may_be_far_apart(name):
+    """Elements of x, dy and dw along an axis are more than 32 bits of bytes apart."""
+    made, x, dy, options = problem(name)
+    right = expected(made, x, dy, **options)
+    contiguous = made.variant.producer != "elements"  # along the channels
+    for axis in range(4 - contiguous):
+        shapes = {"x": x.shape, "dy": dy.shape, "dw": right.shape}
+        far = {which: axis for which, shape in shapes.items() if shape[axis] > 1}
+        np.testing.assert_array_equal(interpreted(made, x, dy, far=far), right, str(far))
+
+
+@compiled
+@pytest.mark.parametrize(
     ("name", "out_dtype"), [*((name, None) for name in PROBLEMS), ("ragged", "float32")]
 )
 def test_db_is_the_sum_of_dy(name, out_dtype):
