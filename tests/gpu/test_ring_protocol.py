@@ -23,6 +23,9 @@ if importlib.util.find_spec("numba_cuda") is None:
 ring = importlib.import_module("implicit_conv.kernels.gpu.ring")
 
 
+LANES = range(4)  # of a warp, of which one arrives
+
+
 class WaitsError(Exception):
     """The actor cannot go on in this state."""
 
@@ -62,7 +65,8 @@ class World:
             }
         )
         for each in self.rings:
-            self.functions.init(each, 1, consumers, 0)
+            for lane in LANES:
+                self.functions.init(each, 1, consumers, lane)
 
     # -- barriers ------------------------------------------------------------------------------
 
@@ -148,7 +152,8 @@ class World:
             if self.now.stages[stage][0] != load:
                 raise ProtocolError("a consumer reads what is not its load")
         else:
-            f.release(own, positions[which][0], 0)
+            for lane in LANES:
+                f.release(own, positions[which][0], lane)
         if what in ("fill", "release"):
             moved = f.advance(own, *positions[which])
             positions = (*positions[:which], moved, *positions[which + 1 :])
@@ -221,13 +226,15 @@ def waits_for_the_last_round(ring, stage, parity):
 
 
 def releases_the_next(ring, stage, lane):
-    mbarrier.arrive(ring.barriers + STAGE_BARRIERS_BYTES * ((stage + 1) % ring.stages) + 8)  # noqa: F821
+    barrier = ring.barriers + STAGE_BARRIERS_BYTES * ((stage + 1) % ring.stages) + 8
+    mbarrier.arrive(barrier, lane == 0)  # noqa: F821
 
 
 def expects_one_more(ring, producers, consumers, lane):
     for stage in range(ring.stages):
-        mbarrier.init(ring.barriers + STAGE_BARRIERS_BYTES * stage, producers, True)  # noqa: F821
-        mbarrier.init(ring.barriers + STAGE_BARRIERS_BYTES * stage + 8, consumers + 1, True)  # noqa: F821
+        barrier = ring.barriers + STAGE_BARRIERS_BYTES * stage
+        mbarrier.init(barrier, producers, lane == 0)  # noqa: F821
+        mbarrier.init(barrier + 8, consumers + 1, lane == 0)  # noqa: F821
 
 
 FAULTS = [
