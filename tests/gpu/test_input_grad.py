@@ -30,13 +30,15 @@ from implicit_conv.gpu.cuda import kernel as launches
 from implicit_conv.gpu.cuda.arch import KNOWN
 from implicit_conv.gpu.plan.families import family_name
 from implicit_conv.gpu.run import launch, run
+from implicit_conv.kernels.geometry import NO_GEOMETRY
+from implicit_conv.kernels.gpu.call import NO_CALL, pack
 from implicit_conv.kernels.gpu.sizes import COPY_BLOCKS, COPY_WARPS, WARP
 from implicit_conv.operators import dispatch
 from implicit_conv.ptx.memory.global_memory import Buffer
 from implicit_conv.testing.gpu import check_input_gradients
 from implicit_conv.testing.gpu.check_input_gradients import CASES, layer, options_of
 from perf.bringup.emulated import encoded
-from perf.bringup.interpret import kernel_ptx, ptx_of
+from perf.bringup.interpret import FAR, kernel_ptx, ptx_of
 from perf.bringup.sass import tool
 
 COMPILERS = importlib.util.find_spec("numba_cuda") is not None and tool("nvdisasm") is not None
@@ -124,6 +126,38 @@ def test_interpreted_kernels_equal_the_cpu(
     conv2d_input_grad(placed(dy, order), placed(w), expected.shape, **options_of(case), out=dx)
     np.testing.assert_array_equal(fetched(dx), expected)
     assert family in {family_name(v) for v in interpreter.variants if v}
+
+
+@pytest.mark.skipif(not COMPILERS, reason="needs pip install '.[cu13,assemble]' in a checkout")
+@pytest.mark.parametrize("axis", range(4))
+def test_filters_are_copied_from_far_apart(axis):
+    """Filters, taps or channels of w are more than 32 bits of bytes apart."""
+    groups, K, R, S, C = 2, 40, 3, 4, 5
+    w = np.arange(groups * K * R * S * C, dtype=np.uint16).reshape(groups * K, R, S, C)
+    out, memory = np.zeros(w.size, np.uint16), ptx.Memory()
+    y, start, slices = memory.put(out), memory.next, np.moveaxis(w, axis, 0)
+    for number, part in enumerate(slices):
+        memory.next = start + number * FAR
+        memory.put(np.ascontiguousarray(part))
+    strides = [*np.ascontiguousarray(slices[0]).strides]
+    strides.insert(axis, FAR)
+    names = dict(zip(("w_k", "w_r", "w_s", "w_c"), strides, strict=True))
+    call = NO_CALL._replace(rows=R * S * groups * C, w=start, y=y, **names)
+    sizes = {"K": K, "C": C, "groups": groups, "R": R, "S": S, "phases_h": 2, "phases_w": 3}
+    ptx.Launch(
+        parsed(f"{FILTERS}2", None, (8, 0, "")),
+        parameters=pack(None, None, call, NO_GEOMETRY._replace(**sizes), (0.0, 0.0)),
+        memory=memory,
+        grid=(2, 1, 1),
+        block=(256, 1, 1),
+    ).run()
+    each = w.reshape(groups, K, R, S, C)
+    phases = [
+        each[:, :, a::2, b::3][:, :, ::-1, ::-1].transpose(0, 4, 2, 3, 1).ravel()
+        for a in range(2)
+        for b in range(3)
+    ]
+    np.testing.assert_array_equal(out, np.concatenate(phases))
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -381,6 +381,18 @@ def test_kernels_on_copies_equal_the_cpu(name):
 
 
 @compiled
+@pytest.mark.parametrize("axis", range(4))
+@pytest.mark.parametrize("name", ["planes", "narrow floats"])
+def test_copies_are_made_of_what_is_far_apart(name, axis):
+    """Elements of x, and of dy where it is copied, are more than 32 bits of bytes apart."""
+    each, (x, dy), order, options = copied(name)
+    made = each[0]
+    far = {"x": axis, **({"dy": axis} if made.best.copies.dy else {})}
+    found = interpreted(made, x, dy, order=order, far=far)
+    np.testing.assert_array_equal(found, expected(made, x, dy, **options))
+
+
+@compiled
 @pytest.mark.parametrize("name", COPIED)
 def test_db_of_kernels_on_copies(name):
     each, (x, dy), order, options = copied(name)
