@@ -74,7 +74,7 @@ def touches(executed, file, first, last):
 
 
 def callers(mutant):
-    """(file, first line, last line) of the functions that name the one around a mutant, and so on."""
+    """(file, first line, last line) of functions that name the one around a mutant, and so on."""
     texts = {file: (KERNELS / file).read_text() for file in FILES}
     spans = {}
     for file, text in texts.items():
