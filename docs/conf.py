@@ -1,4 +1,4 @@
-"""The site: ``python -m sphinx -W --keep-going docs build/site``; warnings are errors."""
+"""The site: ``python -m sphinx -W --keep-going docs docs/site``; warnings are errors."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "numpydoc",
+    "sphinx_copybutton",
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
     "site_extension",
@@ -47,16 +48,17 @@ numpydoc_validation_exclude = {
 }
 
 html_theme = "pydata_sphinx_theme"
-html_title = "implicit_conv"
+html_title, html_favicon = "implicit_conv", "_static/favicon.svg"
 html_static_path = ["_static"]
 html_css_files, html_js_files = ["site.css"], ["site.js"]
 html_copy_source = html_show_sourcelink = False
 html_context = {"default_mode": "auto", "repository": REPOSITORY}
 html_theme_options = {
     "logo": {"text": "implicit_conv"},
+    "github_url": REPOSITORY,
     "header_links_before_dropdown": 9,
     "navbar_persistent": ["search-button"],
-    "navbar_end": ["theme-switcher"],
+    "navbar_end": ["theme-switcher", "navbar-icon-links"],
     "collapse_navigation": True,
     "secondary_sidebar_items": ["page-toc"],
     "footer_start": ["copyright"],
@@ -65,6 +67,10 @@ html_theme_options = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
+
+# What a program prints has no button, and prompts are not copied.
+copybutton_selector = ".highlight-sh pre, .highlight-default pre, [class*=highlight-python i] pre"
+copybutton_prompt_text, copybutton_prompt_is_regexp = r">>> |\.\.\. ", True
 
 sphinx_gallery_conf = {
     "examples_dirs": ["recipes"],

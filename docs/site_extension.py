@@ -1,4 +1,6 @@
-"""What the site has beyond its extensions: links to sources, the help of commands, the explorer."""
+"""What the site has beyond its extensions: links to sources, names for its search, the help of
+commands, the explorer.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from typing import Any
 
 from docutils import nodes
 from docutils.parsers.rst import Directive
+from sphinx.util.docutils import SphinxDirective
 
 DOCS = Path(__file__).parent
 # A link out of docs/: a source file or folder, which is read where the repository is.
@@ -34,12 +37,24 @@ def is_described(app: Any, what: str, name: str, value: Any, skip: bool, options
     return skip or (getattr(value, "__doc__", None) or "").startswith("Alias for field number")
 
 
+class FilterNames(SphinxDirective):
+    """The functions of implicit_conv.ndimage for search and index; a table of links shows them."""
+
+    def run(self) -> list[nodes.Node]:
+        """Targets without text."""
+        from implicit_conv import ndimage  # the site alone needs it
+
+        names = "\n   ".join(ndimage.served())
+        options = "   :module: implicit_conv.ndimage\n   :no-typesetting:"
+        return self.parse_text_to_nodes(f".. py:function:: {names}\n{options}\n")
+
+
 class CommandHelp(Directive):
     """What ``implicit-conv --help`` and each of its commands print, as sections."""
 
     def run(self) -> list[nodes.Node]:
         """The sections."""
-        from implicit_conv.tools.cli import make_parser  # the site alone needs it
+        from implicit_conv.tools.cli import make_parser  # as above
 
         return _sections(make_parser())
 
@@ -73,4 +88,5 @@ def setup(app: Any) -> dict[str, bool]:
     app.connect("autodoc-skip-member", is_described)
     app.connect("build-finished", write_explorer)
     app.add_directive("command-help", CommandHelp)
+    app.add_directive("filter-names", FilterNames)
     return {"parallel_read_safe": True}

@@ -226,6 +226,11 @@ def cells(samples: Mapping[str, Seconds]) -> dict[str, float]:
     return found
 
 
+def of(column: str) -> str:
+    """The sign behind a number of a column: "x" of a ratio, none of milliseconds."""
+    return "" if column.endswith(" ms") else "x"
+
+
 def table(found: list[tuple[Row, dict[str, float]]]) -> list[str]:
     """Lines of Markdown: the rows, and the geometric means of their ratios."""
     lines = [
@@ -234,7 +239,7 @@ def table(found: list[tuple[Row, dict[str, float]]]) -> list[str]:
     ]
     for row, numbers in found:
         size = " x ".join(map(str, row.shape))
-        words = [f"{numbers[key]:.3g}" if key in numbers else "" for key in COLUMNS]
+        words = [f"{numbers[key]:.3g}{of(key)}" if key in numbers else "" for key in COLUMNS]
         lines.append(f"| {row.name} | {size}, {np.dtype(row.dtype)} | {' | '.join(words)} |")
     lines.append("")
     for sums, kind in ((True, "filters that sum"), (False, "filters that order elements")):

@@ -88,19 +88,18 @@ def behind(runs: Named) -> str:
 
 
 def machines_table(runs: Named) -> str:
-    """One row a work, one column a machine; cells link to the sections of suites' pages."""
-    machines = [*dict.fromkeys(machine_of(record) for _, record in runs)]
-    rows: dict[str, dict[str, str]] = {}
+    """One row a record, which links to its section of a suite's page."""
+    rows = []
     for _, record in runs:
         words = ", ".join([tables.suite_title(record), *tables.settings_words(record)])
-        work = words.removesuffix(", 1 thread")
-        row = rows.setdefault(work, {"work": work, **dict.fromkeys(machines, "")})
         cell = ", ".join(
             f"{found.rival} {found.ratio:.2f} ({found.worst:.2f})"
             for found in overviews.overviews_of(record)
         )
-        row[machine_of(record)] = f"[{cell or 'no rival'}]({address(record)})"
-    return tables.markdown([*rows.values()], left=1 + len(machines))
+        rivals = f"[{cell or 'no rival'}]({address(record)})"
+        work = words.removesuffix(", 1 thread")
+        rows.append({"work": work, "machine": machine_of(record), "rivals": rivals})
+    return tables.markdown(rows, left=3)
 
 
 def suites(runs: Named) -> list[str]:

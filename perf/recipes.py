@@ -1,4 +1,4 @@
-"""``python -m perf recipes``: the site's recipes beside the tools that their readers use.
+"""```python -m perf recipes```: the site's recipes beside the tools that their readers use.
 
 A recipe (docs/recipes/*.py) defines functions without arguments: ``with_implicit_conv``, and one
 for each neighbour, such as ``with_scipy``. Each recipe runs in a process of its own, on one thread,
@@ -51,6 +51,7 @@ ENVIRONMENT = {  # of a process that measures: one thread
     "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
 }
 TIME = re.compile(r"^# \*\*Time\*\*.*\n(?:# .+\n)*", re.MULTILINE)
+UNMEASURED = "**Time** is not measured yet: ``python -m perf recipes`` needs an idle machine."
 WIDTH = 76  # of lines, as docs/recipes/ruff.toml has it
 MONTHS = 7  # characters of a date up to its month
 
@@ -106,7 +107,9 @@ def milliseconds(figure: dict[str, Any]) -> str:
 
 
 def sentence(record: Record, name: str) -> str:
-    """The paragraph **Time** of a recipe."""
+    """The paragraph **Time** of a recipe, also of one that is newer than the record."""
+    if name not in record["recipes"]:
+        return UNMEASURED
     row = record["recipes"][name]
     others = [
         f"{milliseconds(figure)} with {TITLES.get(other, other)} "

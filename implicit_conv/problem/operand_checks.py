@@ -67,6 +67,8 @@ def check_dtypes(
     """
     made = conversions(x, w, supported, names)
     way = " and ".join(f"{name}.astype({dtype!r})" for name, dtype in made.items())
+    if names == ("x", "w") and (x == "bool" or "int" in x) and "int8" in supported:
+        way += "; next to a w of float32, conv1d to conv3d take x of 8 or 16 bits, such as uint16"
     for name, dtype in zip(names, (x, w), strict=True):
         if dtype not in supported:
             raise DTypeError(
@@ -75,8 +77,8 @@ def check_dtypes(
             )
     if made:
         raise DTypeError(
-            f"{names[0]} is {x} but {names[1]} is {w}, and both must be integers or have one float "
-            f"dtype; convert one, as in {way}"
+            f"{names[0]} is {x} but {names[1]} is {w}, which are not multiplied: both may be "
+            f"integers, or of one float dtype; convert one, as in {way}"
         )
 
 

@@ -41,6 +41,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="implicit-conv",
         description="Convolution for numpy arrays; `implicit-conv COMMAND --help` says more.",
+        epilog=f"Report bugs, with what `implicit-conv info` prints: {info.ISSUES}",
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands: Any = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

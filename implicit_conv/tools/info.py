@@ -12,6 +12,8 @@ from implicit_conv.errors import install
 from implicit_conv.settings import PREFIX, VARIABLES, current
 from implicit_conv.tools.kernel_cache import size_of
 
+ISSUES = "https://github.com/implicit-conv/implicit_conv/issues"  # where bugs are reported
+
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the command line."""
@@ -52,6 +54,7 @@ def describe(gpu_kernels: bool = False) -> str:
         **_objects(),
         "GPU": _gpu(),
         "settings": _settings(),
+        "bugs": ISSUES,
     }
     return "\n".join(
         [

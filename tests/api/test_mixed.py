@@ -1,9 +1,19 @@
 """Integers and filters of float32: close to float64, and rounded half to even where asked."""
 
+import re
+
 import numpy as np
 import pytest
 
-from implicit_conv import DTypeError, ShapeError, conv1d, conv2d, conv3d, plan_conv2d
+from implicit_conv import (
+    DTypeError,
+    ShapeError,
+    conv1d,
+    conv2d,
+    conv2d_input_grad,
+    conv3d,
+    plan_conv2d,
+)
 
 CONVOLUTIONS = {1: conv1d, 2: conv2d, 3: conv3d}
 
@@ -72,3 +82,21 @@ def test_errors(x, w, options, error, words):
 def test_plans_take_one_kind_of_dtype():
     with pytest.raises(DTypeError, match="convert one"):
         plan_conv2d((1, 1, 5, 5), (1, 1, 3, 3), "uint8", w_dtype="float32")
+
+
+@pytest.mark.parametrize(("x", "w"), [("bool", "f4"), ("int32", "f4"), ("uint16", "int64")])
+def test_an_error_of_integers_says_which_a_filter_of_float32_takes(x, w):
+    image, kernel = np.ones((1, 1, 5, 5), x), np.ones((1, 1, 3, 3), w)
+    with pytest.raises(DTypeError) as caught:
+        conv2d(image, kernel)
+    assert re.search("filter of float32|a w of float32.* such as uint16", str(caught.value))
+    y = conv2d(image.astype("uint16"), kernel.astype("float32"))
+    np.testing.assert_array_equal(y, np.full((1, 1, 3, 3), 9, "f4"))
+
+
+def test_errors_of_floats_and_of_gradients_do_not():
+    x, w = np.ones((1, 1, 5, 5), "f2"), np.ones((1, 1, 3, 3), "f4")
+    with pytest.raises(DTypeError, match=r"w\.astype\('float16'\)$"):
+        conv2d(x, w)
+    with pytest.raises(DTypeError, match=r"dy\.astype\('float64'\) and w\.astype\('float64'\)$"):
+        conv2d_input_grad(x.astype("i4"), w, (1, 1, 7, 7))

@@ -1,4 +1,5 @@
-"""The built site has the explorer, which its pages link to and which needs no other file.
+"""The built site: what each page has, names for its search, and the explorer, which its pages link
+to and which needs no other file.
 
 `.ci/run site` names the folder of the site in SITE.
 """
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 from processes import ROOT
 
+from implicit_conv import ndimage
 from implicit_conv.tma.page.explore import page
 
 PLACE = "tutorials/explore.html"
@@ -29,7 +31,7 @@ def site():
 @pytest.fixture
 def extension(monkeypatch):
     """docs/site_extension.py"""
-    pytest.importorskip("docutils", reason="docutils is missing: pip install -e '.[docs]'")
+    pytest.importorskip("sphinx", reason="sphinx is missing: pip install -e '.[docs]'")
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
     monkeypatch.delitem(sys.modules, "site_extension", raising=False)
     import site_extension
@@ -79,6 +81,46 @@ def test_the_repository_links_to_its_page_too():
     assert "docs/tutorials/explore.md" in (ROOT / "README.md").read_text(encoding="utf-8")
     for name in ("index.md", "tutorials/tma.md"):
         assert "explore.md)" in (ROOT / "docs" / name).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["index.html", "tutorials/first-ten-minutes.html"])
+def test_pages_have_copy_buttons_an_icon_and_the_repository(site, name):
+    text = (site / name).read_text(encoding="utf-8")
+    title, project = re.search(r"<title>(.*?) &#8212; (.*?)</title>", text).groups()
+    assert title != project
+    assert "copybutton.js" in text
+    (icon,) = re.findall(r'<link rel="icon" href="([^"]+)"', text)
+    assert (site / name).parent.joinpath(icon).read_text().startswith("<svg")
+    header = text[text.index("<header") : text.index("</header")]
+    assert 'href="https://github.com/implicit-conv/implicit_conv"' in header
+
+
+def test_the_search_finds_the_filters_of_ndimage(site):
+    """Their names are anchors of the page that has them in a table, and objects of the index."""
+    text = (site / "reference/images.html").read_text(encoding="utf-8")
+    objects = (site / "searchindex.js").read_text(encoding="utf-8")
+    for name in ndimage.served():
+        assert f'id="implicit_conv.ndimage.{name}"' in text
+        assert f'"{name}"' in objects or f"{name}:" in objects
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    "name", ["index.html", "auto_recipes/sobel_of_uint8.html", "tutorials/first-ten-minutes.html"]
+)
+def test_each_block_of_code_has_a_copy_button(site, name):
+    pytest.importorskip("websocket", reason="websocket-client is not installed")
+    from browser import chromium, find
+
+    if find() is None:
+        pytest.skip("no Chromium is installed: apt-get install chromium")
+    with chromium(find()) as tab:
+        tab.open(site / name, 1440, 900)
+        blocks, buttons = (
+            tab.evaluate(f"document.querySelectorAll('{selector}').length")
+            for selector in ("[class*=highlight-] pre", "pre + button.copybtn")
+        )
+    assert blocks == buttons > 0
 
 
 @pytest.mark.browser

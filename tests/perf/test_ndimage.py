@@ -36,7 +36,7 @@ def test_the_table_has_ratios_and_their_means():
     row = ndimage.rows()[0]
     samples = {name: np.full(3, n) for name, n in TIMES.items()}
     lines = ndimage.table([(row, ndimage.cells(samples))] * 2)
-    assert lines[2] == "| gaussian, sigma 1 | 2000 x 2000, float32 | 8 | 2 | 4 | 1 | 0.5 |  |"
+    assert lines[2] == "| gaussian, sigma 1 | 2000 x 2000, float32 | 8 | 2x | 4x | 1 | 0.5x |  |"
     assert lines[-3:] == [
         "- filters that sum, strict: geometric mean of 2 2.00, least 2.00",
         "- filters that sum, standard: geometric mean of 2 4.00, least 4.00",

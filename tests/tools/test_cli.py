@@ -1,6 +1,7 @@
 """Commands refuse what cannot work before they start to work."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -194,6 +195,15 @@ def test_cache_needs_an_action(capsys, action):
         main(["cache", *action])
     assert ended.value.code == 2
     assert "ACTION" in capsys.readouterr().err
+
+
+def test_help_and_info_have_the_address_for_bugs(capsys):
+    """It is that of pyproject.toml, and a line has it whole."""
+    (address,) = re.findall(r'^Issues = "(.*)"', (ROOT / "pyproject.toml").read_text(), re.M)
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert address in capsys.readouterr().out.split()
+    assert f"bugs         {address}" in info.describe().splitlines()
 
 
 def test_info_survives_a_folder_that_is_a_file(capsys, monkeypatch, tmp_path):

@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+from processes import ROOT
 from scipy import ndimage
 
 import implicit_conv as ic
@@ -145,3 +146,23 @@ def test_what_is_missing_is_what_pip_installs(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "PIL", None)
     assert main(["demo"]) == 2
     assert 'pip install "matplotlib>=3.8" "Pillow>=10"' in capsys.readouterr().err
+
+
+def test_the_picture_of_the_pages_is_the_demo_of_now(tmp_path):
+    """WebP loses some: the mean difference to the demo's picture is below 3 of 255."""
+    from PIL import Image
+
+    page = ROOT / "docs" / "demo.webp"
+    assert page.stat().st_size < 150_000
+    picture = demo.load_picture(None)
+    colour, gray = demo.filter_bank()
+    operands = demo.as_operands(picture, colour, gray)
+    planes = picture_rivals.as_planes(
+        *(ic.conv2d(x, w, padding="same", padding_mode="reflect") for x, w in operands)
+    )
+    demo.draw(picture, {**colour, **gray}, planes, tmp_path / "now.png")
+    shown, now = (
+        np.asarray(Image.open(path).convert("RGB"), float) for path in (page, tmp_path / "now.png")
+    )
+    assert shown.shape == now.shape
+    assert np.abs(shown - now).mean() < 3
