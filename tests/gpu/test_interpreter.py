@@ -116,6 +116,43 @@ def test_family_equals_oracle_on_many_problems(name, number):
     assert run_family(name, number, EXHAUSTIVE_PROBLEMS, blocks=3) == []
 
 
+GROUPED = [name for name, family in FAMILIES.items() if 2 in family.groups]
+STORES = [  # packed kernels, by what stores their results
+    ("fma", 0),
+    ("cp_async-mma", 1),
+    ("tma-mma", 0),
+    ("tma-wgmma-registers", 0),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.xdist_group(n)) for n in GROUPED]
+)
+def test_groups_of_each_variant_equal_the_oracle(name):
+    family = replace(FAMILIES[name], groups=(2,))
+    for seed, (case, plan) in enumerate(problems(family, len(family.variants), seed=1)):
+        kernel = kernel_of(plan.variant, KNOWN[FIRST[name]].cc)
+        assert wrong_elements(case, plan, kernel, seed) == 0, case
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [pytest.param(*each, marks=pytest.mark.xdist_group(each[0])) for each in STORES],
+)
+def test_no_column_behind_the_last_filter_is_read(name, number):
+    """Where filters end in each part of a chunk; the last pixel's residual is the end of memory."""
+    v = FAMILIES[name].variants[number]
+    assert v.packed
+    for filters in (8, 16, 24, 32, v.tile_n):
+        sizes = {"N": 1, "C": v.tile_c, "K": filters, "size": (5, 7), "kernel": (1, 1)}
+        case = Case(**sizes, layout="NHWC", weight_layout="KRSC")
+        plan = with_epilogue(plan_small(case, FAMILIES[name], v), True, True)
+        kernel = kernel_of(plan.variant, KNOWN[FIRST[name]].cc)
+        assert wrong_elements(case, plan, kernel, filters) == 0, filters
+
+
 WORDS = FAMILIES["cp_async-words"]
 
 
