@@ -114,6 +114,7 @@ PROBLEMS = {  # variant, x, w, splits, options
     "odd channels": (HALF, (2, 6, 7, 5), (9, 3, 3, 5), 2, {"padding": 1}),
     "words": (WORDS, (2, 6, 7, 10), (14, 3, 3, 10), 2, {"padding": 1, "stride": (1, 2)}),
     "odd groups": (HALF, (2, 6, 7, 9), (6, 3, 2, 3), 3, {"groups": 3, "stride": 2, "padding": 2}),
+    "six splits": (BF, (2, 12, 16, 16), (8, 3, 1, 16), 6, {"padding": (1, 0)}),
     "copies": (TMA, (2, 5, 9, 24), (72, 3, 3, 24), 2, {"padding": 1}),
     "strided copies": (
         TMA_HALF,
