@@ -287,7 +287,8 @@ def run(
         added = bias, scale, residual, out
         return _run_first(operator, key, given or (x, w), added, (window, own, method))
     except OWN_ERRORS as error:
-        raise error.with_traceback(None) from error.__cause__
+        error.__traceback__ = None
+        raise error
 
 
 def _kinds(operator: Operator, x: Any, w: Any, bias: Any, alone: bool) -> tuple[Any, Any]:
@@ -413,7 +414,8 @@ def make_plan(
         keep_size(kind, first, None, engine)
         return Plan(engine)
     except OWN_ERRORS as error:
-        raise error.with_traceback(None) from error.__cause__
+        error.__traceback__ = None
+        raise error
 
 
 def check_padding_on_gpu(options: Options) -> None:

@@ -118,7 +118,8 @@ def _timed(function: Callable[[], Any], repeats: int) -> tuple[float, Any]:
 
 
 def load_picture(path: str | None) -> Array:
-    """A picture as float32 (H, W, 3), values in [0, 1]: of more than 8 bits, those of its range.
+    """A picture as float32 (H, W, 3), values in [0, 1]: of more than 8 bits, those of its range,
+    where NaN is black.
 
     Raises
     ------
@@ -146,9 +147,11 @@ def load_picture(path: str | None) -> Array:
         )
     if not deep:
         return pixels.astype(np.float32) / 255
-    low, high = float(pixels.min()), float(pixels.max())
+    finite = pixels[np.isfinite(pixels)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
     _show(f"values      {low:g} to {high:g}, which are shown from black to white")
-    scaled = (pixels.astype(np.float32) - low) / max(high - low, 1e-30)
+    pixels = np.nan_to_num(pixels.astype(np.float32), nan=low, posinf=high, neginf=low)
+    scaled = (pixels - low) / max(high - low, 1e-30)
     return np.repeat(scaled[..., None], 3, axis=2)
 
 

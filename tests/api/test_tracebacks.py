@@ -1,6 +1,8 @@
 """A wrong call shows where it was made and what is wrong, not how the package got to the check."""
 
+import gc
 import traceback
+import weakref
 
 import numpy as np
 import pytest
@@ -38,3 +40,28 @@ def test_few_frames_are_ours(call):
     frames = traceback.extract_tb(raised.value.__traceback__)
     ours = [frame for frame in frames if "/implicit_conv/" in frame.filename]
     assert 0 < len(ours) <= FRAMES, "".join(traceback.format_list(ours))
+
+
+def test_the_error_that_the_caller_handles_stays_its_context():
+    with pytest.raises(ic.ShapeError) as raised:
+        try:
+            raise KeyError("photo")
+        except KeyError:
+            ic.conv2d(X, W[:, :2])
+    assert "KeyError: 'photo'" in "".join(traceback.format_exception(raised.value))
+
+
+def test_a_dropped_error_keeps_no_array():
+    x = np.ones((1, 4, 8, 8), np.float32)
+    kept, errors = weakref.ref(x), []
+    try:
+        ic.conv2d(x, W)
+    except ic.ShapeError as error:
+        errors.append(error)
+    gc.disable()
+    try:
+        del x
+        errors.clear()
+        assert kept() is None
+    finally:
+        gc.enable()

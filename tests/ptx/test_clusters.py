@@ -1,5 +1,7 @@
 """Clusters: blocks that run together, multicast, and what goes wrong between blocks."""
 
+import re
+
 import numpy as np
 import pytest
 from ptx_texts import kernel
@@ -443,8 +445,13 @@ def test_shared_memory_of_another_block(body, size):
 
 ARRIVE_RELAXED = "barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.aligned;"
 ORDER = {
-    "none at all": ("", BOTH, "no barrier orders it after its writer|were never written"),
-    "only in the block": ("bar.sync 0;", BOTH, "no barrier orders it after|were never written"),
+    "none at all": ("", BOTH, "block .* may not exist yet: a barrier.cluster in between"),
+    "only in the block": ("bar.sync 0;", BOTH, "block .* may not exist yet: a barrier.cluster in"),
+    "between arrival and wait": (
+        "barrier.cluster.arrive.aligned;",
+        "barrier.cluster.wait.aligned;" + BOTH,
+        "may not exist yet|no barrier orders it after its writer",
+    ),
     "relaxed": (ARRIVE_RELAXED, BOTH, "no barrier orders it after its writer"),
     "relaxed, of inits alone": (
         f"fence.mbarrier_init.release.cluster; {ARRIVE_RELAXED}",
@@ -565,6 +572,28 @@ def test_sizes_of_clusters(header, cluster):
     assert x[0] == (4 if "4" in header else 2)
 
 
+def test_a_grid_of_clusters_is_refused():
+    text = kernel("mov.u32 %r1, 1;").replace("\n{\n", "\n.blocksareclusters\n{\n", 1)
+    with pytest.raises(ptx.UnsupportedError, match=r"directive \.blocksareclusters is not covered"):
+        ptx.parse(text)
+
+
+OWN_ALONE = {  # instructions that reach the own block alone, at an address that mapa has made
+    "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r3}, [%r2];": "if the instruction has that",
+    "mbarrier.try_wait.parity.shared.b64 %p1, [%r2], 0;": "which waits lack",
+}
+
+
+@pytest.mark.parametrize("line", OWN_ALONE)
+def test_hints_of_addresses_by_mapa(line):
+    text = kernel(
+        f"mov.u32 %r1, words; mapa.shared::cluster.u32 %r2, %r1, 1; {line}",
+        shared=".shared .align 16 .b8 words[16];",
+    )
+    with pytest.raises(ptx.PtxError, match=f"needs .shared::cluster, {OWN_ALONE[line]}"):
+        ptx.run(text, 2, 32, [np.zeros(1, np.uint32)], cluster=2)
+
+
 UNSUPPORTED = (
     "st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r1], %r2, [%r3];",
     "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 "
@@ -644,3 +673,142 @@ def test_a_release_at_an_address_of_one_block(rank):
             continue
         with pytest.raises(ptx.PtxError, match="no barrier orders it after its writer"):
             ptx.run(text, 2, 32, [x], cluster=2, seed=seed)
+
+
+def test_a_store_to_a_block_that_may_not_have_begun():
+    """No access of that block conflicts with it."""
+    body = f"""
+        mov.u32 %r1, %cluster_ctarank; setp.eq.u32 %p1, %r1, 0; mov.u32 %r2, words;
+        mapa.shared::cluster.u32 %r3, %r2, 1; FIRST @%p1 st.shared::cluster.u32 [%r3], 5; {BOTH}
+        @!%p1 ld.shared.u32 %r4, [%r2]; @!%p1 st.global.u32 [%d1], %r4;
+    """
+    shared, x = ".shared .align 4 .b8 words[4];", np.zeros(1, np.uint32)
+    for seed in SEEDS:
+        ptx.run(kernel(body.replace("FIRST", ARRIVE_RELAXED), shared=shared), 2, 1, [x], cluster=2)
+        assert x[0] == 5
+        with pytest.raises(ptx.PtxError, match="shared memory of block 1 may not exist yet"):
+            ptx.run(
+                kernel(body.replace("FIRST", ""), shared=shared), 2, 1, [x], cluster=2, seed=seed
+            )
+
+
+def test_a_block_that_has_said_that_it_runs():
+    """A release in global memory tells it too."""
+    body = f"""
+        mov.u32 %r1, %cluster_ctarank; setp.eq.u32 %p1, %r1, 0; mov.u32 %r2, words;
+        mapa.shared::cluster.u32 %r3, %r2, 1; @%p1 bra SPIN;
+        red.release.gpu.global.add.u32 [%d1+4], 1; bra READY;
+        SPIN: ld.acquire.gpu.global.u32 %r4, [%d1+4]; setp.eq.u32 %p2, %r4, 0; @%p2 bra SPIN;
+        st.shared::cluster.u32 [%r3], 5;
+        READY: {BOTH} @!%p1 ld.shared.u32 %r4, [%r2]; @!%p1 st.global.u32 [%d1], %r4;
+    """
+    text = kernel(body, shared=".shared .align 4 .b8 words[4];")
+    for seed in SEEDS:
+        x = np.zeros(2, np.uint32)
+        ptx.run(text, 2, 1, [x], cluster=2, seed=seed)
+        assert x.tolist() == [5, 1]
+
+
+# Threads whose arrivals differ: each of two blocks of 48 reads a word of the other one.
+UNLIKE = f"""
+    mov.u32 %r1, %cluster_ctarank; mov.u32 %r2, %tid.x; mov.u32 %r3, words;
+    mad.lo.u32 %r4, %r2, 4, %r3; st.shared.u32 [%r4], %r2; {BOTH}
+    xor.b32 %r5, %r1, 1; mapa.shared::cluster.u32 %r6, %r4, %r5;
+    PART
+"""
+READ = "ld.shared::cluster.u32 %r7, [%r6];"
+WAYS = {
+    "a warp ends without a wait": f"""
+        setp.lt.u32 %p1, %r2, 32; @%p1 bra LATE; barrier.cluster.arrive.aligned; bra END;
+        LATE: {"mov.u32 %r8, %r2;" * 30} {READ} {BOTH} END:
+    """,
+    "lanes that have arrived end": f"""
+        {READ} barrier.cluster.arrive; and.b32 %r8, %r2, 1; setp.eq.u32 %p1, %r8, 0; @%p1 exit;
+        barrier.cluster.wait;
+    """,
+    "lanes end before": f"""
+        {READ} barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
+        and.b32 %r8, %r2, 3; setp.eq.u32 %p1, %r8, 0; @%p1 exit; barrier.cluster.arrive;
+        barrier.cluster.wait;
+    """,
+    "lanes of half a warp arrive in two parts": f"""
+        {READ} and.b32 %r8, %r2, 3; setp.eq.u32 %p1, %r8, 0; @%p1 bra OTHERS;
+        barrier.cluster.arrive; barrier.cluster.wait; bra END;
+        OTHERS: barrier.cluster.arrive; {"".join(f"bra L{n}; L{n}: " for n in range(30))}
+        barrier.cluster.wait; END:
+    """,
+}
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_threads_that_end_or_arrive_in_parts(name):
+    """The barrier waits for each live thread, and for no other (9.7.13, barrier.cluster)."""
+    text = kernel(UNLIKE.replace("PART", WAYS[name]), shared=".shared .align 4 .b8 words[192];")
+    for seed in range(20):
+        ptx.run(text, 2, 48, [np.zeros(1, np.uint32)], cluster=2, seed=seed, limit=20_000)
+
+
+def test_a_barrier_is_not_over_before_a_warp_has_come():
+    """Other warps have arrived and ended: each block has two, of which one waits."""
+    body = f"""
+        mov.u32 %r1, %cluster_ctarank; mov.u32 %r2, %tid.x; mov.u32 %r3, words; {BOTH}
+        setp.lt.u32 %p1, %r2, 32; @%p1 bra STORE; barrier.cluster.arrive.aligned; bra END;
+        STORE: {"mov.u32 %r8, %r2;" * 20}
+        mad.lo.u32 %r4, %r2, 4, %r3; st.shared.u32 [%r4], %r1; {BOTH}
+        xor.b32 %r5, %r1, 1; mapa.shared::cluster.u32 %r6, %r4, %r5;
+        ld.shared::cluster.u32 %r7, [%r6]; mad.lo.u32 %r8, %r1, 32, %r2;
+        mul.wide.u32 %d2, %r8, 4; add.s64 %d2, %d1, %d2; st.global.u32 [%d2], %r7; {BOTH}
+        END:
+    """
+    text = kernel(body, shared=".shared .align 4 .b8 words[128];")
+    for seed in range(20):
+        x = np.full(64, 9, np.uint32)
+        ptx.run(text, 2, 64, [x], cluster=2, seed=seed)
+        assert np.array_equal(x.reshape(2, 32), np.repeat([[1], [0]], 32, 1))
+
+
+def test_a_wait_needs_an_arrival():
+    text = kernel(f"{BOTH} barrier.cluster.wait.aligned;")
+    with pytest.raises(ptx.PtxError, match=r"wait without barrier\.cluster\.arrive before it"):
+        ptx.run(text, 2, 32, [np.zeros(1, np.uint32)], cluster=2)
+
+
+# Block 1 writes to block 0 and arrives at an mbarrier there, for which block 0 waits.
+TOLD = f"""
+    mov.u32 %r1, %cluster_ctarank; mov.u32 %r2, %tid.x; mov.u32 %r3, words; mov.u32 %r4, full;
+    mad.lo.u32 %r5, %r2, 4, %r3; setp.eq.u32 %p1, %r2, 0; setp.eq.u32 %p2, %r1, 0;
+    @%p1 mbarrier.init.shared.b64 [%r4], 1; fence.mbarrier_init.release.cluster; {ARRIVE_RELAXED}
+    @%p2 bra WAIT;
+    mapa.shared::cluster.u32 %r6, %r5, 0; mapa.shared::cluster.u32 %r7, %r4, 0;
+    st.shared::cluster.u32 [%r6], %r2; bar.warp.sync 0xffffffff; BEFORE
+    @%p1 mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%r7]; bra END;
+    WAIT: mbarrier.try_wait.parity.relaxed.cluster.shared::cta.b64 %p3, [%r4], 0; @!%p3 bra WAIT;
+    AFTER
+    ld.shared.u32 %r8, [%r5]; mul.wide.u32 %d2, %r2, 4; add.s64 %d2, %d1, %d2;
+    st.global.u32 [%d2], %r8;
+    END:
+"""
+
+
+@pytest.mark.parametrize("left_out", ["", "BEFORE", "AFTER"])
+def test_fences_around_relaxed_operations_of_an_mbarrier(left_out):
+    shared = ".shared .align 4 .b8 words[128]; .shared .align 8 .b8 full[8];"
+    body = TOLD.replace(left_out or "none", "")
+    text = kernel(re.sub("BEFORE|AFTER", "fence.acq_rel.cluster;", body), shared=shared)
+    for seed in SEEDS:
+        x = np.zeros(32, np.uint32)
+        if left_out:
+            with pytest.raises(ptx.PtxError, match="no barrier orders it after its writer"):
+                ptx.run(text, 2, 32, [x], cluster=2, seed=seed)
+            continue
+        ptx.run(text, 2, 32, [x], cluster=2, seed=seed)
+        assert np.array_equal(x, np.arange(32))
+
+
+def test_a_deadlock_of_many_warps_is_told_in_short():
+    """A line for each warp, none of which names all others."""
+    body = f"mov.u32 %r1, %tid.x; setp.lt.u32 %p1, %r1, 32; @%p1 bra OTHER; {BOTH} bra END;"
+    text = kernel(f"{body} OTHER: bar.sync 1, 64; END:")
+    with pytest.raises(ptx.PtxError, match=r"deadlock(.|\n)*\.\.\. arrived") as raised:
+        ptx.run(text, 8, 128, [np.zeros(1, np.uint32)], cluster=8)
+    assert len(str(raised.value)) < 6_000

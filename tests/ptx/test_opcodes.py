@@ -21,7 +21,6 @@ UNTESTED = {
     "barrier.arrive",
     "barrier.cta.sync",
     "barrier.cta.arrive",
-    "exit",  # the same as ret in an entry
 }
 
 

@@ -259,3 +259,23 @@ def test_equal_sums_are_told_apart_by_the_order_of_copies(mode, in_order, order)
     assert words.startswith("exchanged offsets" if exchanged else "a filter gives whose taps")
     assert find_mistake([lowering], map, x, given, both[0], both[0] + 1, same, in_order) is None
     assert find_mistake([lowering], map, x, given, both[0] + 1, both[1], same, in_order) is None
+
+
+@pytest.mark.parametrize("taps", [1, 3])
+def test_a_mistake_without_effect_is_not_told(taps):
+    """Filters of one tap, or of equal ones; sums that are right, or imprecise."""
+    shapes = (2, 4, 4, 8), (3, taps, taps, 8)
+    lowering = tma.maps_for(shapes, padding=taps // 2, swizzle="none")
+    random = np.random.default_rng(4)
+    x, w = (random.integers(-9, 10, s) for s in ((2, 4, 4, 8), (3, 1, 1, 8)))
+    w = np.broadcast_to(w, shapes[1])
+    sums = convolved(x, w) if taps == 3 else x @ w[:, 0, 0].T.astype(np.float64)
+
+    def found(wanted, written):
+        def same(a, b):
+            return np.allclose(a, b, 1e-3)
+
+        return find_mistake([lowering], lowering.maps[0], x, {2: w}, wanted, written, same, True)
+
+    assert found(sums, sums) is None
+    assert found(sums * (1 - 8e-4), sums * (1 + 8e-4)) is None

@@ -92,6 +92,24 @@ def test_pictures_of_more_bits_are_scaled_by_their_range(tmp_path, capsys, dtype
     assert f"0 to {top:g}," in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("value", [None, 7])
+def test_pictures_with_numbers_that_are_not_finite(tmp_path, capsys, value):
+    """NaN marks what was not measured: the rest is scaled as without it."""
+    from PIL import Image
+
+    values = np.full((16, 20), np.nan, "f4")
+    if value is not None:
+        values[1:] = np.linspace(2, value, 20)
+        values[0, 1:3] = np.inf, -np.inf
+    Image.fromarray(values).save(tmp_path / "heights.tif")
+    seen = demo.load_picture(str(tmp_path / "heights.tif"))
+    expected = np.zeros((16, 20))
+    if value is not None:
+        expected[1:], expected[0, 1] = np.linspace(0, 1, 20), 1
+    np.testing.assert_allclose(seen, np.repeat(expected[..., None], 3, axis=2), atol=1e-6)
+    assert ("2 to 7," if value else "0 to 0,") in capsys.readouterr().out
+
+
 def test_without_rivals_it_says_what_to_install(photograph, capsys, disturbed, monkeypatch):
     disturbed("", "")
     monkeypatch.setattr(picture_rivals, "_has", lambda module: False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from implicit_conv.ptx.errors import PtxError
+from implicit_conv.ptx.errors import PtxError, shortened
 from implicit_conv.ptx.memory.clocks import ASYNC, GENERIC, Clock, join, stamp
 from implicit_conv.ptx.memory.shared import Accessor
 
@@ -34,7 +34,7 @@ class Barrier:
         self.clock = clock.copy()  # of the last phase that has ended
 
     def arrive(self, count: int, clock: Clock | None, w: Accessor) -> None:
-        """Count arrivals by a warp that releases `clock`, or None if they are relaxed."""
+        """Count arrivals by a warp that releases `clock`, or None if they release nothing."""
         if count > self.pending:
             raise PtxError(
                 f"{self.name} phase {self.phase}: {count} arrivals, but only {self.pending} of "
@@ -108,7 +108,7 @@ def came(warps: dict[int, str]) -> str:
     """Which warps have arrived, as the end of a message."""
     if not warps:
         return ""
-    numbers = ", ".join(warps[actor] for actor in sorted(warps))
+    numbers = shortened(", ".join(warps[actor] for actor in sorted(warps)))
     return f" ({'warps' if len(warps) > 1 else 'warp'} {numbers} arrived)"
 
 
@@ -142,3 +142,7 @@ class Meeting:
             self.warps.clear()
             self.joined = np.full_like(self.joined, -1)
             self.inits |= self.joined_inits
+
+    def arrivals(self, needed: int) -> str:
+        """How many threads have arrived of those needed, and of which warps."""
+        return f"{self.arrived} of {needed} threads{came(self.warps)}"

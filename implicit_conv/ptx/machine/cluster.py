@@ -67,9 +67,17 @@ class Cluster:
         return Meeting(self.blocks[0].actors.new_clock())
 
     @property
-    def live_threads(self) -> int:
-        """The threads that its barrier waits for, by whole warps."""
-        return LANES * sum(not warp.done for warp in self.warps)
+    def needed(self) -> int:
+        """Threads of this turn of its barrier: those that have arrived, and live ones that have
+        not.
+        """
+        missing = [warp.alive & (warp.cluster_turns != self.meeting.turn) for warp in self.warps]
+        return self.meeting.arrived + int(np.sum(missing))
+
+    def settle(self) -> None:
+        """Threads have ended, which may have been the last that its barrier waited for."""
+        if self.meeting.arrived:
+            self.meeting.settle(self.needed)
 
     def named(self, mask: int, offsets: tuple[int, ...]) -> list[Cta]:
         """The blocks that the mask of a multicast names; `offsets` of its instruction help a guess.

@@ -14,9 +14,9 @@ import numpy as np
 from implicit_conv.ptx.errors import PtxError, UnsupportedError, shortened
 from implicit_conv.ptx.kinds import LANE, LANES, Lanes
 from implicit_conv.ptx.machine import mbarrier
-from implicit_conv.ptx.machine.barriers import Barrier, Meeting, came
+from implicit_conv.ptx.machine.barriers import Barrier, Meeting
 from implicit_conv.ptx.machine.warp import Part, Wait, Warp
-from implicit_conv.ptx.memory.clocks import GENERIC, stamp
+from implicit_conv.ptx.memory.clocks import GENERIC, join, stamp
 from implicit_conv.ptx.memory.spaces import WINDOW_BYTES
 from implicit_conv.ptx.syntax import Immediate, Instruction, Operand, Register
 
@@ -117,7 +117,7 @@ def block_sync(w: Warp, part: Part, i: Instruction) -> Part | None:
         threads = _uniform(w, part, i.operands[1], "counts of threads")
         if threads <= 0 or threads % LANES:
             raise PtxError(f"barrier {number} for {threads} threads: no multiple of {LANES}")
-    meeting = w.cta.meeting(number)
+    meeting: Meeting = w.cta.meeting(number)
     turn = meeting.turn
     whole = aligned or bool((part.mask == w.alive).all())
     clock = w.release()
@@ -132,14 +132,6 @@ def block_sync(w: Warp, part: Part, i: Instruction) -> Part | None:
         if not threads:
             raise PtxError("barrier.arrive needs a count of threads")
         return part
-    name = f"barrier {number}"
-    return part.hold(_wait(meeting, turn, needed, name, lambda: w.acquire(meeting.clock)))
-
-
-def _wait(
-    meeting: Meeting, turn: int, needed: Callable[[], int], name: str, then: Callable[[], None]
-) -> Wait:
-    """The wait until a barrier's turn has ended, for which it needs so many threads."""
 
     def ready() -> bool:
         if meeting.turn == turn:
@@ -147,10 +139,9 @@ def _wait(
         return meeting.turn > turn
 
     def words() -> str:
-        arrived = f"{meeting.arrived} of {needed()} threads"
-        return f"{name}: {arrived}{came(meeting.warps)}"
+        return f"barrier {number}: {meeting.arrivals(needed())}"
 
-    return Wait(ready, then, words)
+    return part.hold(Wait(ready, lambda: w.acquire(meeting.clock), words))
 
 
 def cluster_arrive(w: Warp, part: Part, i: Instruction) -> Part | None:
@@ -162,13 +153,13 @@ def cluster_arrive(w: Warp, part: Part, i: Instruction) -> Part | None:
     meeting = w.cta.cluster.meeting
     if (w.cluster_turns[part.mask] == meeting.turn).any():
         raise PtxError("barrier.cluster.arrive twice, without barrier.cluster.wait between them")
-    w.cluster_turns[part.mask] = meeting.turn
     clock = w.release()
     if "relaxed" in i.opcode:
         clock = w.cta.actors.new_clock() if w.fence_released is None else w.fence_released
-    count = LANES if (part.mask == w.alive).all() else int(part.mask.sum())
     meeting.joined_inits |= w.inits
-    meeting.arrive(count, clock, w.cta.cluster.live_threads, w)
+    needed = w.cta.cluster.needed  # before these arrive
+    w.cluster_turns[part.mask] = meeting.turn
+    meeting.arrive(int(part.mask.sum()), clock, needed, w)
     part.block += 1
     return part
 
@@ -177,22 +168,25 @@ def cluster_wait(w: Warp, part: Part, i: Instruction) -> Part | None:
     """``barrier.cluster.wait``: all threads have arrived (9.7.13, barrier.cluster)."""
     if "aligned" in i.opcode:
         w.need_all(part.mask)
-    meeting = w.cta.cluster.meeting
+    meeting: Meeting = w.cta.cluster.meeting
     turn = int(w.cluster_turns[part.mask].max())
-    if (w.cluster_turns[part.mask] != turn).any() or turn < 0:
+    if (w.cluster_turns[part.mask] != turn).any() or (w.cluster_waited[part.mask] == turn).any():
         raise PtxError("barrier.cluster.wait without barrier.cluster.arrive before it")
     part.block += 1
+    mask = part.mask
 
-    def needed() -> int:
-        count: int = w.cta.cluster.live_threads
-        return count
+    def ready() -> bool:
+        return meeting.turn > turn
 
     def then() -> None:
         w.acquire(meeting.clock)
         w.inits |= meeting.inits
-        w.cluster_waited = turn
+        w.cluster_waited[mask] = turn
 
-    return part.hold(_wait(meeting, turn, needed, "the cluster's barrier", then))
+    def words() -> str:
+        return f"the cluster's barrier: {meeting.arrivals(w.cta.cluster.needed)}"
+
+    return part.hold(Wait(ready, then, words))
 
 
 def mbarrier_wait(w: Warp, part: Part, i: Instruction) -> Part | None:
@@ -222,7 +216,9 @@ def mbarrier_wait(w: Warp, part: Part, i: Instruction) -> Part | None:
         if not (result & lanes & mask).any():
             continue
         barrier.note_wait(w.index, i.place)
-        if "relaxed" not in i.opcode:
+        if "relaxed" in i.opcode:
+            join(w.fence_acquired, barrier.clock)
+        else:
             w.acquire(barrier.clock)
     w.launch.code.set_register(w, destination, result, mask)
     part.block += 1

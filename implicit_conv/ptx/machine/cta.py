@@ -122,7 +122,8 @@ class Cta:
     def reach(self, w: State, address: int, ordered: bool = True) -> tuple[Cta, int]:
         """(block, address there) of a shared address that a warp of this block accesses.
 
-        The block must end later; `ordered`: what orders that is what the access is seen by.
+        The block must have begun before, and end later; `ordered`: what orders its end after the
+        access is what the access is seen by.
         """
         part, own = divmod(address & (WINDOW_BYTES - 1), BLOCK_BYTES)
         blocks = self.cluster.blocks
@@ -132,6 +133,12 @@ class Cta:
             raise PtxError(f"the shared address {address:#x} is of no block of the cluster")
         other: Cta = blocks[part - 1]
         other.need_running()
+        begun = self.cluster.meeting.turn or (w.clock[GENERIC, other.actors.own_warps] >= 0).any()
+        if not begun:
+            raise PtxError(
+                f"the shared memory of {other} may not exist yet: a barrier.cluster in between is "
+                "missing"
+            )
         if ordered:
             other.visits[w.actor] = stamp(w.now), int(w.cluster_turns.max()) + 1
         return other, own
@@ -159,7 +166,7 @@ class Cta:
         if not self.visits:
             return
         seen = np.max([warp.clock[GENERIC] for warp in self.warps], axis=0)
-        turn = max(warp.cluster_waited for warp in self.warps)
+        turn = max(int(warp.cluster_waited.max()) for warp in self.warps)
         for actor, (time, arrival) in self.visits.items():
             if seen[actor] < time and turn < arrival:
                 raise PtxError(

@@ -39,7 +39,9 @@ def find(w: State, cta: Any, address: int) -> Barrier:
     barrier: Barrier | None = cta.barriers.get(address)
     hint = "" if cta is w.cta else ": a barrier.cluster in between is missing"
     if address >= BLOCK_BYTES:
-        raise PtxError(f"the mbarrier at {address:#x}, by mapa, needs .shared::cluster")
+        raise PtxError(
+            f"the mbarrier at {address:#x}, by mapa, needs .shared::cluster, which waits lack"
+        )
     if barrier is None:
         place = cta.shared.place(address - SHARED_BASE)
         raise PtxError(f"no mbarrier was initialised at {place}{hint}")
@@ -111,7 +113,7 @@ def arrive(
 ) -> Lanes:
     """``mbarrier.arrive``, each lane once or `count` times; the phases before, as tokens."""
     found = places(w, at, mask, cluster, not relaxed)
-    clock = None if relaxed else w.release()
+    clock = w.fence_released if relaxed else w.release()
     counts = [1] * len(found) if count is None else count[mask].tolist()
     totals: dict[tuple[Any, int], int] = {}
     for place, number in zip(found, counts, strict=True):

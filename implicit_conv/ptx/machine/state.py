@@ -54,9 +54,9 @@ class State:
         self.fenced_registers: list[Any] | None = None  # as wgmma.fence or a wait left them
         self.fragments: tuple[Any, Any] = (None, None)  # of mma.sync: the last A, decoded
         self.register_count = cta.launch_registers
-        # The cluster's barrier: turns that lanes await, the last one that was over, and mbarriers
-        # whose inits fence.mbarrier_init has published and it has brought.
-        self.cluster_turns, self.cluster_waited = np.full(LANES, -1), -1
+        # The cluster's barrier: turns at which lanes arrived last and those that they have waited
+        # for, and mbarriers whose inits fence.mbarrier_init has published and it has brought.
+        self.cluster_turns, self.cluster_waited = np.full(LANES, -1), np.full(LANES, -1)
         self.inits: set[Any] = set()
         self.specials: dict[str, Lanes] = {}  # values of special registers
 

@@ -163,6 +163,7 @@ class Warp(State):
         """``ret`` and ``exit`` of the entry (9.7.12)."""
         self.alive = self.alive & ~part.mask
         self.parts.remove(part)
+        self.cta.cluster.settle()
         for depth in range(len(part.joins) - 1, -1, -1):
             join_ = part.joins[depth]
             join_.expected = join_.expected & ~part.mask

@@ -123,7 +123,8 @@ class SharedMemory:
         """Raise PtxError unless the offsets lie in the block's shared memory."""
         if start < 0 or end > self.size:
             mapped = start + SHARED_BASE >= BLOCK_BYTES
-            hint = "; one that mapa has made needs .shared::cluster" if mapped else ""
+            words = "; one that mapa has made needs .shared::cluster, if the instruction has that"
+            hint = words if mapped else ""
             raise PtxError(
                 f"{what} at shared {start + SHARED_BASE:#x} to {end + SHARED_BASE:#x}: outside the "
                 f"block's shared memory, {SHARED_BASE:#x} to {SHARED_BASE + self.size:#x}"

@@ -6,7 +6,7 @@ import math
 import re
 
 from implicit_conv.ptx import limits
-from implicit_conv.ptx.errors import PtxError, shortened
+from implicit_conv.ptx.errors import PtxError, UnsupportedError, shortened
 from implicit_conv.ptx.syntax import Block, Instruction, Kernel, Target
 from implicit_conv.ptx.text.body import ENDS, Body, Item, Label
 from implicit_conv.ptx.text.joins import find_joins
@@ -100,6 +100,8 @@ def _max_threads(header: str, place: str) -> int | None:
 
 def _cluster(header: str, place: str) -> tuple[int, int, int] | None:
     """The blocks of a cluster that the header asks for; zeros if the launch must say it."""
+    if ".blocksareclusters" in header:
+        raise UnsupportedError(f"{place}: the directive .blocksareclusters is not covered")
     found = re.search(r"\.reqnctapercluster\s+(\d+(?:\s*,\s*\d+){0,2})", header)
     if found is None:
         return (0, 0, 0) if ".explicitcluster" in header else None

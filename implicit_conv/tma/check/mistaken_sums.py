@@ -78,7 +78,8 @@ def find_mistake(
                 continue
             guesses = sorted(_mistakes(first, filter, map), key=lambda m: m.of_filter != in_order)
             for guess in guesses:
-                if same(_sums(lowerings, x, guess).reshape(wanted.shape), written):
+                sums = _sums(lowerings, x, guess).reshape(wanted.shape)
+                if same(sums, written) and not same(sums, wanted):
                     return argument, guess.text, guess.of_filter
     return None
 
