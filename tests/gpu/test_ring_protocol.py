@@ -115,6 +115,8 @@ class World:
     def places(self, which, at):
         """(the ring, its stage among all, the remainder of its load) of an actor's position."""
         stage, parity = at
+        if stage >= self.sizes[which]:
+            raise ProtocolError("a stage that the ring does not have")
         return self.rings[which], self.first[which] + stage, stage + parity * self.sizes[which]
 
     def program(self, consumer):
