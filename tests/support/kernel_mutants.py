@@ -47,6 +47,7 @@ class Mutant(NamedTuple):
     file: str  # in the folder of kernels
     line: int
     column: int
+    end: int
     operator: str
     was: str
     now: str
@@ -57,7 +58,7 @@ class Mutant(NamedTuple):
     @property
     def key(self):
         """What `--mutant` takes."""
-        return f"{self.file}:{self.line}:{self.column}:{self.operator}"
+        return f"{self.file}:{self.line}:{self.column}-{self.end}:{self.operator}"
 
 
 def drop(node):
@@ -180,7 +181,7 @@ def mutants():
         lines = text.splitlines()
         for node, function in code(ast.parse(text)):
             for operator in OPERATORS:
-                for number, (place, now) in enumerate(operator(node)):
+                for place, now in operator(node):
                     first, last = place if isinstance(place, tuple) else (place, place)
                     if first.lineno != last.end_lineno:
                         continue
@@ -198,12 +199,16 @@ def mutants():
                         ),
                         key=lambda f: f.end_lineno - f.lineno,
                     )
-                    found[operator.__name__].append(
+                    own = found[operator.__name__]
+                    here = file, first.lineno, start, end
+                    same = sum((m.file, m.line, m.column, m.end) == here for m in own)
+                    own.append(
                         Mutant(
                             file,
                             first.lineno,
                             start,
-                            f"{operator.__name__}{number}",
+                            end,
+                            f"{operator.__name__}{same}",
                             line,
                             f"{line[:start]}{now}{line[end:]}",
                             inner.lineno,
@@ -220,7 +225,9 @@ def beside(mutant):
     """
     if mutant.file == "walk.py":
         return "swizzle" not in mutant.function
-    return mutant.operator == "narrow0" and re.search(r"\* call\.\w*tiles\w* \+ 0x8", mutant.now)
+    return mutant.operator.startswith("narrow") and re.search(
+        r"\* call\.\w*tiles\w* \+ 0x8", mutant.now
+    )
 
 
 def drawn(seed):
