@@ -32,12 +32,6 @@ FILES = ("walk.py", *(f"gpu/{name}.py" for name in MODULES))
 OUTCOME = "outcome of the mutant: "
 # By a value, by a named cause, or by the proof of the rings.
 SEEN = {"AssertionError", "Failed", "ProtocolError", "PtxError", "WriteError"}
-    "AssertionError",
-    "Failed",
-    "ProtocolError",
-    "PtxError",
-    "WriteError",
-}  # by a value, or by a named cause
 UNMADE = {"TypingError", "LoweringError", "CompilerError", "NvvmError", "nvJitLinkError"}
 
 COMPARISONS = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">"}
