@@ -291,7 +291,7 @@ def test_floats_and_integers_do_not_mix(x, w, hint):
     x, w = np.ones((1, 1, 3, 3), x), np.ones((1, 1, 3, 3), w)
     with pytest.raises(ic.DTypeError, match=r"x is .* but w is") as error:
         ic.conv2d(x, w)
-    assert str(error.value).endswith(f"as in {hint}")
+    assert f"as in {hint}" in str(error.value)
     changed = {"x": x, "w": w} | {hint[0]: eval(hint, {"x": x, "w": w})}
     np.testing.assert_array_equal(ic.conv2d(**changed), 9)
     with pytest.raises(ic.DTypeError, match=r"x is .* but w is"):
