@@ -155,6 +155,33 @@ def test_no_column_behind_the_last_filter_is_read(name, number, changes):
         assert wrong_elements(case, plan, kernel, filters) == 0, filters
 
 
+WALKS = [name for name, family in FAMILIES.items() if family.variants[0].wide]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.xdist_group(n)) for n in WALKS])
+@pytest.mark.parametrize(("stride", "dilation"), [(2, 1), (2, 3), (3, 4)])
+def test_tiles_that_begin_within_a_row(name, stride, dilation):
+    """Rows of more slots than a tile has, with strides; the second phase begins at a shift."""
+    v = FAMILIES[name].variants[0]
+    sizes = {"N": 14, "C": v.tile_c, "K": 16, "size": (2, 32), "kernel": (1, 3)}
+    steps = {"stride": (1, stride), "dilation": (1, dilation), "padding": ((0, 0), (1, 2))}
+    case = Case(**sizes, **steps, layout="NHWC", weight_layout="KRSC")
+    plan = with_epilogue(plan_small(case, FAMILIES[name], v), True, True)
+    assert plan.tiles[1] > plan.geometry.P
+    kernel = kernel_of(plan.variant, KNOWN[FIRST[name]].cc)
+    assert wrong_elements(case, plan, kernel, stride) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.xdist_group(n)) for n in ("rows-mma", "direct")]
+)
+def test_one_block_computes_all_panels(name):
+    """It stages the filters of the next panel when all its warps have read the last ones."""
+    assert run_family(name, FIRST[name], len(FAMILIES[name].variants), blocks=1) == []
+
+
 WORDS = FAMILIES["cp_async-words"]
 
 
