@@ -3,7 +3,9 @@
 tests/data/kernel_mutants.jsonl is the record of `mutation_run`, whose figures are in docs/trust.
 """
 
+import collections
 import importlib.util
+import itertools
 import json
 import random
 
@@ -21,13 +23,17 @@ ROWS = [
 
 def current():
     """The rows whose line is still in its file, by the key that the mutant has now."""
-    keys = {
-        (each.file, each.was.strip(), each.now.strip()): each.key
-        for some in mutants().values()
-        for each in some
-    }
-    places = ((row["key"].partition(":")[0], row["was"], row["now"]) for row in ROWS)
-    return {keys[place]: row for place, row in zip(places, ROWS, strict=True) if place in keys}
+    keys = collections.defaultdict(list)
+    for each in itertools.chain(*mutants().values()):
+        keys[each.file, each.was.strip(), each.now.strip()].append(each.key)
+    found = {}
+    for row in ROWS:
+        same = keys[row["key"].partition(":")[0], row["was"], row["now"]]
+        if row["key"] in same:
+            found[row["key"]] = row
+        elif len(same) == 1:  # the line has moved
+            found[same[0]] = row
+    return found
 
 
 def some():

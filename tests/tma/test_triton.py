@@ -232,7 +232,11 @@ def bytes_expected(factor):
 
 LATE = "no barrier orders it|a copy is about to write|which writes shared"
 COMMON = {  # faults of each of three kernels: (edit of its text, maps, a pattern of the report)
-    "fewer bytes expected": (bytes_expected(0.5), None, f"{LATE}|more than were expected"),
+    "fewer bytes expected": (
+        bytes_expected(0.5),
+        None,
+        f"{LATE}|more than were expected|ends, but copies that",
+    ),
     "more bytes expected": (bytes_expected(2), None, "deadlock"),
     "two arrivals expected": (
         lambda text: re.sub(r"(mbarrier\.init\S+ \[\S+\], )1", r"\g<1>2", text),

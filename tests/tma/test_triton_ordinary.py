@@ -124,4 +124,4 @@ def test_different_values_in_one_word_are_found(name, step, monkeypatch):
     report, _, _ = checked(name, 4)
     (problem,) = report.problems
     words = "lanes write different values" if step == "%laneid" else "different values|no barrier"
-    assert re.search(words, problem) and re.search(r"\(\S+\.py:\d+\)", problem)
+    assert re.search(words, problem) and re.search(r"\(\S+\.py:\d+[,)]", problem)
